@@ -1,0 +1,43 @@
+# Python 3.11 or later and make are all this needs; the rest is installed into $(VENV).
+
+PYTHON ?= python3
+VENV := .venv
+RUN := $(VENV)/bin/python
+RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help demo test format clean
+.NOTPARALLEL:
+
+help:
+	@echo 'make demo    emulate a step function: prints scores, writes step_function.png'
+	@echo 'make test    formatting, lint, types and tests'
+	@echo 'make format  rewrite the sources in the project style'
+	@echo 'make clean   remove the environment and everything generated'
+
+demo: $(VENV)/.installed-plot
+	$(RUN) examples/step_function.py
+
+test: $(VENV)/.installed-dev
+	$(RUN) -m ruff format --check .
+	$(RUN) -m ruff check .
+	$(RUN) -m mypy
+	$(RUN) -m pytest
+
+format: $(VENV)/.installed-dev
+	$(RUN) -m ruff format .
+	$(RUN) -m ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache step_function.png
+	find benchmarks examples src tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# One stamp for each extra. An environment that runs is kept and brought up to date.
+$(VENV)/.installed-%: pyproject.toml
+	@$(PYTHON) $(RECENT) || { \
+	  echo 'deepemu needs Python 3.11 or later, and "$(PYTHON)" is not:' \
+	    'name another with "make PYTHON=python3.12 ..."' >&2; exit 1; }
+	@$(RUN) $(RECENT) 2>/dev/null || $(PYTHON) -m venv --clear $(VENV)
+	$(RUN) -m pip install --quiet --editable '.[$*]'
+	@touch $@

@@ -1,0 +1,26 @@
+"""Deep and linked Gaussian-process emulators by stochastic imputation."""
+
+from deepemu.errors import (
+    DataWarning,
+    DeepemuError,
+    DeepemuWarning,
+    InputError,
+    InterruptedFitWarning,
+    NumericalError,
+)
+from deepemu.estimators import DGP, GP
+from deepemu.layers import Layer
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DGP",
+    "GP",
+    "DataWarning",
+    "DeepemuError",
+    "DeepemuWarning",
+    "InputError",
+    "InterruptedFitWarning",
+    "Layer",
+    "NumericalError",
+]

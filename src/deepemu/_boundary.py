@@ -1,0 +1,242 @@
+"""The only door between NumPy and JAX: float64, padding, compiled programs, chunks, devices.
+
+Everything above this module speaks NumPy and user units; everything below is traced JAX. Programs
+are compiled once per network, bucket of rows and device, and kept for the life of the process.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deepemu._types import Array
+from deepemu.core import gaussian, network, predict, sem
+from deepemu.core.network import Data, Latents, LayerParams, Network, Params
+from deepemu.core.predict import Ensemble, Member
+
+T = TypeVar("T")
+
+# Prediction holds about eleven n×n matrices of doubles per test row and uncertain column.
+PAIR_TEMPORARIES = 11 * 8
+TEMPORARY_BYTES = 26e6
+# XLA's thread pool costs more than it gives on matrices of a few hundred rows, and its fusion
+# emitters double the compile time without making these programs faster.
+CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_use_fusion_emitters": False}
+
+
+@contextmanager
+def float64() -> Iterator[None]:
+    """Double precision inside, whatever the user's process has set outside."""
+    with jax.enable_x64(True):
+        yield
+
+
+def bucket(n_rows: int) -> int:
+    """Rows after padding: a step of 16 below 128, 32 below 256, then about an eighth of n.
+
+    Data may grow within a bucket without a new program; the n³ work grows by at most 40 %
+    once n is past 100.
+    """
+    step = 16 if n_rows <= 128 else max(32, 32 * (n_rows // 256))  # noqa: PLR2004
+    return -(-n_rows // step) * step
+
+
+def array(values: np.ndarray) -> Array:
+    """To JAX, in double precision."""
+    return jnp.asarray(values, jnp.float64)
+
+
+def pad_rows(values: np.ndarray, n_rows: int) -> Array:
+    """Zero rows appended up to ``n_rows``."""
+    missing = [(0, n_rows - values.shape[0])] + [(0, 0)] * (values.ndim - 1)
+    return jnp.asarray(np.pad(np.asarray(values, float), missing))
+
+
+def pack(x: np.ndarray, y: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> Data:
+    """Scaled data, padded to their bucket; padded rows have a count of zero."""
+    size = bucket(x.shape[0])
+    return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), jnp.asarray(squares))
+
+
+def seed_key(seed: int) -> Array:
+    return jax.random.key(seed)
+
+
+def split_key(key: Array, n: int) -> list[Array]:
+    return list(jax.random.split(key, n))
+
+
+# --- compiled programs -----------------------------------------------------------------------
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
+    return jax.jit(function, static_argnames=static, compiler_options=_compiler_options())
+
+
+@functools.cache
+def _compiler_options() -> dict[str, bool] | None:
+    """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
+    if jax.default_backend() != "cpu":
+        return None
+    return {name: value for name, value in CPU_OPTIONS.items() if _is_known(name, value)}
+
+
+def _is_known(option: str, value: bool) -> bool:
+    try:
+        jax.jit(lambda x: x, compiler_options={option: value}).lower(0.0).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def train_block(
+    key: Array,
+    net: Network,
+    schedule: sem.Schedule,
+    effort: sem.Effort,
+    chain: sem.Chain,
+    data: Data,
+    n_iter: int,
+) -> tuple[sem.Chain, sem.Trace]:
+    """One compiled block of SEM iterations; the trace is cut to ``n_iter`` entries."""
+    program = _compiled(sem.train_block, ("network", "schedule"))
+    chain, trace = program(
+        key, network=net, schedule=schedule, effort=effort, chain=chain, data=data,
+        n_iterations=jnp.asarray(n_iter),
+    )  # fmt: skip
+    return chain, jax.tree.map(lambda path: np.asarray(path)[:n_iter], trace)
+
+
+def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) -> sem.Effort:
+    return sem.Effort(*(jnp.asarray(v) for v in (n_sweeps, n_scoring, bracket_factor, adapt)))
+
+
+def build_member(net: Network, params: Params, latents: Latents, data: Data) -> Member:
+    return _compiled(predict.build_member, ("network",))(
+        network=net, params=params, latents=latents, data=data
+    )
+
+
+def to_numpy(tree: T) -> T:
+    """Arrays of a fitted emulator live in NumPy: they pickle in full precision anywhere."""
+    return jax.tree.map(np.asarray, tree)
+
+
+def fit_single_layer(
+    net: Network, starts: LayerParams, data: Data, n_steps: int, tolerance: float
+) -> tuple[LayerParams, Array]:
+    """Best of several ascents of a one-layer network, node by node, with its objective.
+
+    Starts lie along the first axis.
+    """
+    return _compiled(_fit_single_layer, ("network_", "tolerance"))(
+        net, starts, data, jnp.asarray(n_steps), tolerance
+    )
+
+
+def _fit_single_layer(
+    network_: Network, starts: LayerParams, data: Data, n_steps: Array, tolerance: float
+) -> tuple[LayerParams, Array]:
+    sites = network.layer_sites(network_, 0, data)
+    ascend = lambda start: sem.fit_layer(  # noqa: E731
+        network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance
+    )
+    ends, values = jax.lax.map(ascend, starts)
+    best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), axis=0)
+    choose = jax.vmap(lambda tries, i: tries[i], (1, 0))
+    return jax.tree.map(lambda each: choose(each, best), (ends, values))
+
+
+# --- prediction ------------------------------------------------------------------------------
+
+
+def _member(ensemble: Ensemble, index: int) -> Member:
+    return jax.tree.map(lambda each: each[index], ensemble.members)
+
+
+def _chunk_rows(ensemble: Ensemble) -> int:
+    """Test rows per call, a power of two: the pair sums' temporaries stay near 20 MB.
+
+    Beyond 32 MB glibc returns the memory after each call, and page faults take most of the time.
+    """
+    widest = max((w.shape[-1] for w in ensemble.members.latents), default=1)
+    per_row = PAIR_TEMPORARIES * widest * ensemble.data.x.shape[0] ** 2
+    return 2 ** int(np.clip(np.log2(TEMPORARY_BYTES / per_row), 0, 8))
+
+
+def _chunks(x: np.ndarray, size: int) -> Iterator[tuple[int, Array]]:
+    """Rows in chunks of one size, the last one padded, with the number of true rows."""
+    for first in range(0, x.shape[0], size):
+        rows = x[first : first + size]
+        yield rows.shape[0], pad_rows(rows, size)
+
+
+def predict_members(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances (members, m, q) of every member at scaled inputs (m, d)."""
+    program = _compiled(predict.propagate_rows, ("network",))
+    size = _chunk_rows(ensemble)
+    means, variances = [], []
+    for index in range(ensemble.weights.shape[0]):
+        member = _member(ensemble, index)
+        # A host loop, not lax.map: inside a loop XLA's CPU backend runs the pair sums 4x slower.
+        parts = [
+            (n, program(network=ensemble.network, member=member, data=ensemble.data, x=rows))
+            for n, rows in _chunks(x, size)
+        ]
+        means.append(np.concatenate([np.asarray(at.mean)[:n] for n, at in parts]))
+        variances.append(np.concatenate([np.asarray(at.var)[:n] for n, at in parts]))
+    return np.stack(means), np.stack(variances)
+
+
+def mix(
+    ensemble: Ensemble, means: np.ndarray, variances: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mixture mean and variance over members."""
+    mixed = gaussian.mixture(
+        gaussian.Gaussian(jnp.asarray(means), jnp.asarray(variances)), ensemble.weights
+    )
+    return np.asarray(mixed.mean), np.asarray(mixed.var)
+
+
+def leave_one_out(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
+    moments = _compiled(predict.leave_one_out)(ensemble)
+    return np.asarray(moments.mean), np.asarray(moments.var)
+
+
+def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> np.ndarray:
+    """Joint draws (n_samples, m, q), each from a member drawn by its weight."""
+    key_pick, key_draw = jax.random.split(seed_key(seed))
+    picks = jax.random.choice(key_pick, ensemble.weights.shape[0], (n_samples,), p=ensemble.weights)
+    program = _compiled(predict.draw, ("network",))
+    rows = jnp.asarray(x)
+    draws = [
+        program(
+            key, network=ensemble.network, member=_member(ensemble, int(pick)),
+            data=ensemble.data, x=rows,
+        )
+        for key, pick in zip(split_key(key_draw, n_samples), picks, strict=True)
+    ]  # fmt: skip
+    return np.asarray(jnp.stack(draws))
+
+
+# --- growing the data ------------------------------------------------------------------------
+
+
+def extend_latents(
+    net: Network, member: Member, data: Data, grown: Data, n_old: int, n_new: int
+) -> Latents:
+    """Latents over the grown data: kept at old rows, at the conditional mean at new ones."""
+    new_rows = jnp.asarray(np.asarray(grown.x)[n_old : n_old + n_new])
+    means = _compiled(predict.conditional_mean, ("network",))(
+        network=net, member=member, data=data, x=new_rows
+    )
+    size = grown.x.shape[0]
+    return tuple(
+        pad_rows(np.concatenate([np.asarray(old)[:n_old], np.asarray(new)]), size)
+        for old, new in zip(member.latents, means, strict=True)
+    )

@@ -1,0 +1,74 @@
+"""A progress line for long fits, and a Ctrl-C that waits for the current block."""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+BAR_WIDTH = 24
+
+
+class Progress:
+    """Writes ``label ████░░ 40 % 3 s left`` to standard error, over itself."""
+
+    def __init__(self, label: str, total: int, shown: bool) -> None:
+        self._label, self._total, self._shown = label, total, shown
+        self._done = 0
+        self._began = time.monotonic()
+
+    def advance(self, amount: int = 1) -> None:
+        self._done += amount
+        if self._shown:
+            sys.stderr.write("\r" + self.line() + "\x1b[K")
+            sys.stderr.flush()
+
+    def line(self) -> str:
+        share = min(self._done / max(self._total, 1), 1.0)
+        filled = round(share * BAR_WIDTH)
+        spent = time.monotonic() - self._began
+        left = spent / share - spent if share > 0 else 0.0
+        bar = "█" * filled + "░" * (BAR_WIDTH - filled)
+        return f"{self._label} {bar} {share:4.0%}  {spent:.0f} s, {left:.0f} s left"
+
+    def close(self) -> None:
+        if self._shown:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+
+
+def wants_progress(verbose: bool | None) -> bool:
+    """``None`` means: on a terminal."""
+    return sys.stderr.isatty() if verbose is None else bool(verbose)
+
+
+class Interrupt:
+    """Set once the user has pressed Ctrl-C."""
+
+    requested = False
+
+
+@contextmanager
+def deferred_interrupt() -> Iterator[Interrupt]:
+    """Turn the first Ctrl-C into a request; a second one interrupts at once.
+
+    Signal handlers belong to the main thread; in any other, Ctrl-C keeps its meaning.
+    """
+    interrupt = Interrupt()
+    if threading.current_thread() is not threading.main_thread():
+        yield interrupt
+        return
+
+    before = signal.getsignal(signal.SIGINT)
+
+    def note(signum: int, frame: Any) -> None:
+        interrupt.requested = True
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield interrupt
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,1 @@
+"""The numerical core: pure JAX functions, arguments in, value out."""

@@ -1,0 +1,271 @@
+"""The exact Gaussian-process node: density, gradient, draws, prediction, leave-one-out.
+
+A node has a correlation matrix R = K + η diag(1/a) over n sites and covariance σ²R. Site i was
+observed a_i times; ``Sites.counts`` holds the a_i. A count of zero marks a padded row: it stands
+for an independent standard normal point that was observed as zero, so it adds nothing to the
+density and leaves R⁻¹ block diagonal, whatever its inputs hold.
+"""
+
+from dataclasses import field
+
+import jax
+import jax.numpy as jnp
+from jax.scipy.linalg import solve_triangular
+
+from deepemu._types import Array, record
+from deepemu.core import kernels
+from deepemu.core.gaussian import Gaussian
+from deepemu.core.kernels import Kernel
+
+LOG_2PI = 1.8378770664093453
+SMALLEST_SCALE = 1e-12
+SMALLEST_JITTER = 1e-8
+
+
+@record
+class Node:
+    """The numbers of one node: γ⁻¹ per column (zero: not read), σ² and η."""
+
+    kernel: Kernel = field(metadata={"static": True})
+    inverse_lengthscale: Array
+    scale: Array
+    nugget: Array
+
+
+@record
+class Sites:
+    """How the rows were observed: replicates per row, and their sum of squares about site means.
+
+    One observation per row and no squares for latent variables and for data without replicates.
+    """
+
+    counts: Array
+    squares: Array
+
+    @property
+    def used(self) -> Array:
+        return self.counts > 0
+
+    @property
+    def n_sites(self) -> Array:
+        return jnp.sum(self.used)
+
+    @property
+    def n_observations(self) -> Array:
+        return jnp.sum(self.counts)
+
+
+@record
+class Inputs:
+    """Inputs of a node at one test point: uncertain columns first, then known ones."""
+
+    uncertain: Gaussian
+    known: Array
+
+
+@record
+class Factor:
+    """What prediction needs of a trained node: L⁻¹ and α = R⁻¹y, zero in padded rows."""
+
+    inverse_cholesky: Array
+    alpha: Array
+
+
+# --- correlation matrix and density ----------------------------------------------------------
+
+
+def add_nugget(correlation: Array, nugget: Array, sites: Sites) -> Array:
+    """R = m mᵀ ∘ K + η diag(m/a) + diag(1 − m), with m marking the rows in use."""
+    used = sites.used
+    diagonal = jnp.where(used, nugget / jnp.maximum(sites.counts, 1.0), 1.0)
+    return jnp.where(used[:, None] & used[None, :], correlation, 0.0) + jnp.diag(diagonal)
+
+
+def correlation(node: Node, inputs: Array, sites: Sites) -> Array:
+    """R over the rows of ``inputs``."""
+    plain = kernels.correlation_matrix(node.kernel, inputs, inputs, node.inverse_lengthscale)
+    return add_nugget(plain, node.nugget, sites)
+
+
+def cholesky(matrix: Array) -> Array:
+    """Lower factor; NaN where the matrix is not positive definite."""
+    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
+
+
+def half_solve(lower: Array, target: Array) -> Array:
+    """L⁻¹y."""
+    return solve_triangular(lower, target, lower=True)
+
+
+def log_density(lower: Array, target: Array, scale: Array, nugget: Array, sites: Sites) -> Array:
+    """log N(y; 0, σ²R), including the replicates behind the site means y.
+
+    −½ [ (yᵀR⁻¹y + S/η)/σ² + N log σ² + log|R| + (N − n) log η + Σ log a_i + N log 2π ]
+    with S the replicates' squares, N the number of observations and n that of sites.
+    """
+    quadratic = _quadratic(half_solve(lower, target), nugget, sites)
+    return -0.5 * (
+        quadratic / scale
+        + sites.n_observations * (jnp.log(scale) + LOG_2PI)
+        + _log_volume(lower, nugget, sites)
+    )
+
+
+def profiled_scale(lower: Array, target: Array, nugget: Array, sites: Sites) -> Array:
+    """σ̂² = (yᵀR⁻¹y + S/η) / N, the maximiser of the density in σ²."""
+    quadratic = _quadratic(half_solve(lower, target), nugget, sites)
+    return jnp.maximum(quadratic / sites.n_observations, SMALLEST_SCALE)
+
+
+def _quadratic(whitened: Array, nugget: Array, sites: Sites) -> Array:
+    return jnp.sum(whitened**2) + sites.squares / nugget
+
+
+def _log_volume(lower: Array, nugget: Array, sites: Sites) -> Array:
+    """log|R| + (N − n) log η + Σ log a_i."""
+    replicates = sites.n_observations - sites.n_sites
+    counts = jnp.sum(jnp.log(jnp.maximum(sites.counts, 1.0)))
+    return 2.0 * jnp.sum(jnp.log(jnp.diag(lower))) + replicates * jnp.log(nugget) + counts
+
+
+# --- closed-form derivatives -----------------------------------------------------------------
+
+
+@record
+class Derivatives:
+    """Value, gradient and average information of the log density in (log γ, log η)."""
+
+    value: Array
+    gradient: Array
+    information: Array
+    scale: Array
+
+
+def derivatives(
+    node: Node, inputs: Array, target: Array, sites: Sites, free_scale: bool
+) -> Derivatives:
+    """Log density, gradient and average information in θ = (log γ_1 … log γ_D, log η).
+
+    With α = R⁻¹y, R_p = ∂R/∂θ_p and u_p = R_p α:
+    ∂ log p/∂θ_p = ½ [αᵀR_pα/σ² − tr(R⁻¹R_p)], and the average information (the mean of observed
+    and expected information; Gilmour, Thompson and Cullis 1995) is H_pq = ½ u_pᵀR⁻¹u_q/σ². It
+    costs O(n²) a parameter where the expected information costs O(n³). With the scale free, σ² is
+    σ̂² and H loses ½ (αᵀu_p)(αᵀu_q)/(Nσ⁴), the part that a change of scale explains.
+    """
+    plain = kernels.correlation_matrix(node.kernel, inputs, inputs, node.inverse_lengthscale)
+    lower = cholesky(add_nugget(plain, node.nugget, sites))
+    inverse_lower = half_solve(lower, jnp.eye(target.shape[0], dtype=target.dtype))
+    alpha = inverse_lower.T @ (inverse_lower @ target)
+    profiled = profiled_scale(lower, target, node.nugget, sites)
+    scale = profiled if free_scale else node.scale
+
+    used = sites.used
+    both = used[:, None] & used[None, :]
+    masked = jnp.where(both, plain, 0.0)
+    residual = (jnp.outer(alpha, alpha) / scale - inverse_lower.T @ inverse_lower) * masked
+
+    def per_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
+        values, inverse_lengthscale = column
+        slope = node.kernel.log_slope((values[:, None] - values[None, :]) * inverse_lengthscale)
+        return 0.5 * jnp.sum(residual * slope), (masked * slope) @ alpha
+
+    columns = (inputs.T, node.inverse_lengthscale)
+    slopes, images = jax.lax.map(per_column, columns)
+    noise = jnp.where(used, node.nugget / jnp.maximum(sites.counts, 1.0), 0.0)
+    images = jnp.vstack([images, noise * alpha])
+    replicate_slope = sites.squares / (node.nugget * scale) - (sites.n_observations - sites.n_sites)
+    nugget_slope = 0.5 * (
+        jnp.sum(noise * (alpha**2 / scale - jnp.sum(inverse_lower**2, axis=0))) + replicate_slope
+    )
+    whitened = images @ inverse_lower.T
+    information = 0.5 * whitened @ whitened.T / scale
+    if free_scale:
+        explained = images @ alpha / scale
+        information -= 0.5 * jnp.outer(explained, explained) / sites.n_observations
+    return Derivatives(
+        log_density(lower, target, scale, node.nugget, sites),
+        jnp.append(slopes, nugget_slope),
+        information,
+        scale,
+    )
+
+
+# --- draws, prediction, leave-one-out --------------------------------------------------------
+
+
+def draw_prior(lower: Array, scale: Array, sites: Sites, normals: Array) -> Array:
+    """σ L ε, a draw from N(0, σ²R) given standard normals ε; zero in padded rows."""
+    return jnp.where(sites.used, jnp.sqrt(scale) * (lower @ normals), 0.0)
+
+
+def factorise(node: Node, inputs: Array, target: Array, sites: Sites) -> Factor:
+    """L⁻¹ and α of a node; padded rows are silenced here, once, for all of prediction."""
+    lower = cholesky(correlation(node, inputs, sites))
+    inverse = half_solve(lower, jnp.diag(sites.used.astype(target.dtype)))
+    return Factor(inverse, inverse.T @ (inverse @ target))
+
+
+def predict(node: Node, factor: Factor, inputs: Array, at: Inputs) -> Gaussian:
+    """Mean and variance of the output at one test point whose inputs may be uncertain.
+
+    Equations (1), (3) and (4) of the paper:
+    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)).
+    Without uncertain columns I = r, J = r rᵀ, and σ₀² = σ² (1 + η − rᵀR⁻¹r).
+    The variance is never below σ²η, which bounds the round-off of the sums.
+    """
+    n_uncertain = at.uncertain.mean.shape[0]
+    split = lambda values: (values[..., :n_uncertain], values[..., n_uncertain:])  # noqa: E731
+    (hidden, known), (inverse_hidden, inverse_known) = (
+        split(inputs),
+        split(node.inverse_lengthscale),
+    )
+    at_known = kernels.correlation_matrix(node.kernel, at.known[None, :], known, inverse_known)[0]
+    if n_uncertain == 0:
+        mean = at_known @ factor.alpha
+        relative = 1.0 + node.nugget - jnp.sum((factor.inverse_cholesky @ at_known) ** 2)
+        return Gaussian(mean, node.scale * jnp.maximum(relative, node.nugget))
+
+    uncertain = (at.uncertain.mean, at.uncertain.var, inverse_hidden)
+    first = kernels.expectation_vector(node.kernel, hidden, *uncertain) * at_known
+    second = kernels.pair_expectation_matrix(node.kernel, hidden, *uncertain)
+    mean = first @ factor.alpha
+    weights = _pair_weights(node, factor)
+    var = jnp.sum((weights * second) * jnp.outer(at_known, at_known)) - mean**2
+    floor = node.scale * node.nugget
+    return Gaussian(mean, jnp.maximum(var + node.scale * (1.0 + node.nugget), floor))
+
+
+def _pair_weights(node: Node, factor: Factor) -> Array:
+    """A = ααᵀ − σ²R⁻¹, so that Σ A∘J holds both terms of the variance that contain J."""
+    inverse = factor.inverse_cholesky.T @ factor.inverse_cholesky
+    return jnp.outer(factor.alpha, factor.alpha) - node.scale * inverse
+
+
+def posterior_mean(node: Node, factor: Factor, inputs: Array, at: Array) -> Array:
+    """μ = K*α at known inputs ``at`` (m, D)."""
+    cross = kernels.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale)
+    return cross @ factor.alpha
+
+
+def draw_posterior(node: Node, factor: Factor, inputs: Array, at: Array, normals: Array) -> Array:
+    """A joint draw of the output at known inputs ``at`` (m, D), given standard normals (m,).
+
+    μ + L ε with LLᵀ = σ² (K** − K*R⁻¹K*ᵀ + η I). The diagonal is kept above 1e-8 σ², without
+    which rows that nearly coincide have no Cholesky factor.
+    """
+    cross = kernels.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale)
+    prior = kernels.correlation_matrix(node.kernel, at, at, node.inverse_lengthscale)
+    explained = cross @ factor.inverse_cholesky.T
+    jitter = jnp.maximum(node.nugget, SMALLEST_JITTER) * jnp.eye(at.shape[0], dtype=at.dtype)
+    lower = cholesky(prior - explained @ explained.T + jitter)
+    return cross @ factor.alpha + jnp.sqrt(node.scale) * (lower @ normals)
+
+
+def leave_one_out(node: Node, factor: Factor, target: Array, sites: Sites) -> Gaussian:
+    """Prediction of one observation at each site with all observations of that site left out.
+
+    μ_i = y_i − α_i/(R⁻¹)_ii and σ_i² = σ² (1/(R⁻¹)_ii + η − η/a_i); parameters are kept.
+    """
+    precision = jnp.where(sites.used, jnp.sum(factor.inverse_cholesky**2, axis=0), 1.0)
+    extra = node.nugget * (1.0 - 1.0 / jnp.maximum(sites.counts, 1.0))
+    return Gaussian(target - factor.alpha / precision, node.scale * (1.0 / precision + extra))

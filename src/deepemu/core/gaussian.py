@@ -1,0 +1,26 @@
+"""Gaussian marginals and their mixtures."""
+
+import jax.numpy as jnp
+
+from deepemu._types import Array, record
+
+
+@record
+class Gaussian:
+    """Independent normal marginals; a known value has variance zero."""
+
+    mean: Array
+    var: Array
+
+
+def mixture(components: Gaussian, weights: Array) -> Gaussian:
+    """Mean and variance of a mixture whose components lie along the first axis.
+
+    μ = Σ_i ω_i μ_i and σ² = Σ_i ω_i (σ_i² + (μ_i − μ)²), with Σ ω_i = 1.
+
+    Equation (6) of the paper with ω_i = 1/N. The squared deviations are taken from the mixture
+    mean, because the paper's Σ μ_i² − μ² cancels where the mean is large against the spread.
+    """
+    mean = jnp.tensordot(weights, components.mean, axes=1)
+    spread = components.var + (components.mean - mean) ** 2
+    return Gaussian(mean, jnp.tensordot(weights, spread, axes=1))

@@ -1,0 +1,212 @@
+"""Training by stochastic expectation maximisation (Algorithm 3)."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from deepemu._types import Array, record
+from deepemu.core import dense, impute
+from deepemu.core.dense import Node, Sites
+from deepemu.core.impute import Imputation, Moves
+from deepemu.core.maximise import Evaluation, maximise
+from deepemu.core.network import (
+    Data,
+    LayerParams,
+    LayerSpec,
+    Network,
+    Params,
+    geometry,
+    layer_inputs,
+    layer_sites,
+    layer_targets,
+)
+from deepemu.core.priors import Geometry
+
+LENGTHSCALE_BOUNDS = (-6.9, 6.9)
+NUGGET_BOUNDS = (-18.4, 4.6)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is compiled into a block of training: how imputation moves, and its length."""
+
+    moves: Moves
+    block: int
+
+
+@record
+class Effort:
+    """What a block is told when it runs: sweeps per I-step, scoring steps per M-step, brackets.
+
+    No scoring steps and no adaptation leave parameters and brackets as they are: imputation alone.
+    """
+
+    n_sweeps: Array
+    n_scoring: Array
+    bracket_factor: Array
+    adapt: Array
+
+
+@record
+class Chain:
+    """One chain of the algorithm: parameters and the sampler's state."""
+
+    params: Params
+    imputation: Imputation
+
+
+@record
+class Trace:
+    """Parameters and complete-data log density after each iteration of a block."""
+
+    params: Params
+    log_density: Array
+
+
+def train_block(
+    key: Array,
+    network: Network,
+    schedule: Schedule,
+    effort: Effort,
+    chain: Chain,
+    data: Data,
+    n_iterations: Array | int,
+) -> tuple[Chain, Trace]:
+    """``n_iterations`` ≤ ``schedule.block`` iterations of SEM, with their trace.
+
+    The number of iterations is not a shape: the trace has ``schedule.block`` entries of which the
+    first ``n_iterations`` are filled.
+    """
+    empty = Trace(
+        jax.tree.map(lambda p: jnp.zeros((schedule.block, *p.shape), p.dtype), chain.params),
+        jnp.zeros(schedule.block, data.x.dtype),
+    )
+
+    def iterate(index: Array, carry: tuple[Chain, Trace]) -> tuple[Chain, Trace]:
+        chain, trace = carry
+        chain, value = step(
+            jax.random.fold_in(key, index), network, schedule.moves, effort, chain, data
+        )
+        put = lambda path, now: path.at[index].set(now)  # noqa: E731
+        return chain, jax.tree.map(put, trace, Trace(chain.params, value))
+
+    return jax.lax.fori_loop(0, n_iterations, iterate, (chain, empty))
+
+
+def step(
+    key: Array, network: Network, moves: Moves, effort: Effort, chain: Chain, data: Data
+) -> tuple[Chain, Array]:
+    """I-step: impute the hidden layers. M-step: improve every node's parameters given them."""
+    imputation = impute.sweeps(
+        key, network, moves, chain.params, chain.imputation, data, effort.n_sweeps,
+        effort.bracket_factor, effort.adapt,
+    )  # fmt: skip
+    params, values = [], []
+    for layer, spec in enumerate(network.layers):
+        inputs = layer_inputs(network, layer, data.x, imputation.latents)
+        targets = layer_targets(network, layer, data, imputation.latents)
+        fitted, value = fit_layer(
+            spec, chain.params[layer], inputs, targets, layer_sites(network, layer, data),
+            effort.n_scoring,
+        )  # fmt: skip
+        params.append(fitted)
+        values.append(jnp.sum(value))
+    return Chain(tuple(params), imputation), sum(values[1:], values[0])
+
+
+def fit_layer(
+    spec: LayerSpec,
+    params: LayerParams,
+    inputs: Array,
+    targets: Array,
+    sites: Sites,
+    n_steps: Array | int,
+    tolerance: float = 0.0,
+) -> tuple[LayerParams, Array]:
+    """Maximise log density + log prior of each node of a layer; returns the objective as well."""
+    shapes = geometry(spec, inputs, sites.used[0])
+
+    def fit(
+        reads: Array, start: LayerParams, target: Array, site: Sites, shape: Geometry
+    ) -> tuple[LayerParams, Array]:
+        return _fit_node(spec, reads, start, inputs, target, site, shape, n_steps, tolerance)
+
+    return jax.vmap(fit)(jnp.asarray(spec.reads), params, targets.T, sites, shapes)
+
+
+def _fit_node(
+    spec: LayerSpec,
+    reads: Array,
+    params: LayerParams,
+    inputs: Array,
+    target: Array,
+    sites: Sites,
+    shape: Geometry,
+    n_steps: Array | int,
+    tolerance: float,
+) -> tuple[LayerParams, Array]:
+    ties = _ties(spec, inputs.dtype)
+    n_free = ties.shape[1]
+
+    def unpack(free: Array) -> tuple[Array, Array]:
+        return ties @ free[:n_free], free[n_free] if spec.free_nugget else params.log_nugget
+
+    def node_at(free: Array) -> Node:
+        log_lengthscale, log_nugget = unpack(free)
+        inverse = jnp.where(reads, jnp.exp(-log_lengthscale), 0.0)
+        return Node(spec.kernel, inverse, jnp.exp(params.log_scale), jnp.exp(log_nugget))
+
+    def log_prior(free: Array) -> Array:
+        return spec.prior.log_density(*unpack(free), shape)
+
+    def objective(free: Array) -> Evaluation:
+        of = dense.derivatives(node_at(free), inputs, target, sites, spec.free_scale)
+        curve_lengthscale, curve_nugget = spec.prior.curvature(*unpack(free), shape)
+        curvature = jnp.diag(jnp.append(curve_lengthscale, curve_nugget))
+        into = _block_diagonal(ties, spec.free_nugget)
+        return Evaluation(
+            of.value + log_prior(free),
+            into.T @ of.gradient + jax.grad(log_prior)(free),
+            into.T @ (of.information + curvature) @ into,
+            of.scale,
+        )
+
+    start, lower, upper = _start_and_bounds(spec, params, ties)
+    best = maximise(objective, start, lower, upper, n_steps, jnp.exp(params.log_scale), tolerance)
+    log_lengthscale, log_nugget = unpack(best.point)
+    return LayerParams(log_lengthscale, jnp.log(best.at.extra), log_nugget), best.at.value
+
+
+def _ties(spec: LayerSpec, dtype: jnp.dtype) -> Array:
+    """T with log γ = T φ: the identity, or one column of ones where all columns share one γ."""
+    n = spec.n_columns
+    return jnp.ones((n, 1), dtype) if spec.shared_lengthscale else jnp.eye(n, dtype=dtype)
+
+
+def _block_diagonal(ties: Array, free_nugget: bool) -> Array:
+    """∂(log γ, log η)/∂φ; the last row is zero where the nugget is held."""
+    n_columns, n_free = ties.shape
+    into = jnp.zeros((n_columns + 1, n_free + free_nugget), ties.dtype)
+    into = into.at[:n_columns, :n_free].set(ties)
+    return into.at[n_columns, n_free:].set(1.0)
+
+
+def _start_and_bounds(
+    spec: LayerSpec, params: LayerParams, ties: Array
+) -> tuple[Array, Array, Array]:
+    n_free = ties.shape[1]
+    start = params.log_lengthscale[:n_free]
+    lower, upper = (jnp.full_like(start, bound) for bound in LENGTHSCALE_BOUNDS)
+    if spec.free_nugget:
+        start = jnp.append(start, params.log_nugget)
+        lower, upper = (
+            jnp.append(side, bound)
+            for side, bound in zip((lower, upper), NUGGET_BOUNDS, strict=True)
+        )
+    return start, lower, upper
+
+
+def average(trace: Params) -> Params:
+    """θ̂ = mean over iterations of θ_t on the natural scale, equation (9) of the paper."""
+    return jax.tree.map(lambda path: jnp.log(jnp.mean(jnp.exp(path), axis=0)), trace)

@@ -1,0 +1,436 @@
+"""`GP` and `DGP`: emulators with the interface of scikit-learn regressors."""
+
+from collections.abc import Sequence
+from numbers import Integral, Real
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from deepemu import _boundary, training
+from deepemu._progress import wants_progress
+from deepemu.core import impute, sem
+from deepemu.core.network import Data, Network
+from deepemu.core.priors import Prior
+from deepemu.errors import InputError
+from deepemu.layers import ESTIMATE, Layer, build_network
+from deepemu.training import Plan, Trained
+from deepemu.validation import (
+    Replicates,
+    Scaling,
+    collapse_replicates,
+    require_two_sites,
+    scaling_of,
+    warn_if_constant,
+    without_spread,
+)
+
+WIDEST_DEFAULT = 6
+BLOCK = 5
+STARTING_NUGGET = 1e-3
+SWEEPS = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
+
+
+class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator):
+    """What every emulator does once it has an ensemble: predict, sample, score, grow."""
+
+    random_state: Any
+    verbose: bool | None
+
+    def _layers(self, n_inputs: int) -> list[Layer]:
+        raise NotImplementedError  # pragma: no cover
+
+    def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
+        raise NotImplementedError  # pragma: no cover
+
+    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
+        raise NotImplementedError  # pragma: no cover
+
+    # --- fitting -----------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to inputs X (n, d) and outputs y (n,) or (n, q).
+
+        Inputs and outputs are scaled inside; predictions come back in the units of y.
+        """
+        x, outputs = self._checked(X, y, ensure_min_samples=2)
+        self._one_dimensional = outputs.ndim == 1
+        self._x_train, self._y_train = x.copy(), outputs.reshape(len(x), -1).copy()
+        layers = self._layers(x.shape[1])
+        network = build_network(layers, x.shape[1], self._y_train.shape[1])
+        warn_if_constant(self._y_train)
+        scaling = scaling_of(self._x_train, self._y_train)
+        sites = self._sites(layers, scaling)
+        with _boundary.float64():
+            data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares)
+            trained = self._train(network, layers, data, self._seed())
+        self._scaling, self._site_data = scaling, sites
+        return self._store(trained)
+
+    def _checked(self, X: ArrayLike, y: ArrayLike, **rules: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Finite doubles of matching lengths; scikit-learn's messages where they are not."""
+        x, outputs = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, **rules
+        )
+        return x, np.asarray(outputs, dtype=np.float64)
+
+    def _sites(self, layers: list[Layer], scaling: Scaling) -> Replicates:
+        """The training data in core units, one row for each distinct input."""
+        sites = collapse_replicates(
+            scaling.x_to_core(self._x_train), scaling.y_to_core(self._y_train)
+        )
+        require_two_sites(sites, len(self._x_train))
+        return sites if layers[-1].nugget == ESTIMATE else without_spread(sites)
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _store(self, trained: Trained) -> Self:
+        self.ensemble_ = trained.ensemble
+        self._chains = trained.chains
+        self.trace_ = _trace_in_words(trained.trace)
+        self.n_outputs_ = self._y_train.shape[1]
+        return self
+
+    def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
+        """Add rows and go on training from the present state.
+
+        Scaling is kept. Hidden variables of new rows start at their conditional mean given each
+        chain's last imputation.
+        """
+        check_is_fitted(self)
+        x, outputs = self._checked(X_new, y_new, reset=False)
+        outputs = outputs.reshape(len(x), -1)
+        if outputs.shape[1] != self.n_outputs_:
+            raise InputError(
+                f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
+                f"{self.n_outputs_}; pass one column per output."
+            )
+        n_before = len(self._site_data.x)
+        before = self._x_train, self._y_train
+        self._x_train = np.vstack([self._x_train, x])
+        self._y_train = np.vstack([self._y_train, outputs])
+        try:
+            layers = self._layers(x.shape[1])
+            sites = self._sites(layers, self._scaling)
+            with _boundary.float64():
+                data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares)
+                chains = self._grown_chains(data, n_before, len(sites.x) - n_before)
+                trained = self._go_on(chains, data, self._seed())
+        except BaseException:
+            self._x_train, self._y_train = before
+            raise
+        self._site_data = sites
+        return self._store(trained)
+
+    def _grown_chains(self, data: Data, n_before: int, n_new: int) -> list[sem.Chain]:
+        """The chains over the grown data; new sites follow the old ones in order."""
+        network = self.ensemble_.network
+        grown = []
+        for chain in self._chains:
+            member = _boundary.build_member(
+                network, chain.params, chain.imputation.latents, self.ensemble_.data
+            )
+            latents = _boundary.extend_latents(
+                network, member, self.ensemble_.data, data, n_before, n_new
+            )
+            grown.append(
+                sem.Chain(
+                    chain.params,
+                    impute.Imputation(
+                        latents, chain.imputation.angles, chain.imputation.evaluations
+                    ),
+                )
+            )
+        return grown
+
+    # --- using -------------------------------------------------------------------------------
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Mean (and standard deviation) of the outputs at the rows of X.
+
+        The mean and variance of the mixture over all imputations of all chains.
+        """
+        x = self._to_core(X)
+        with _boundary.float64():
+            mean, var = _boundary.mix(self.ensemble_, *_boundary.predict_members(self.ensemble_, x))
+        mean = self._shape(self._scaling.mean_to_user(mean))
+        return (mean, self._shape(self._scaling.std_to_user(np.sqrt(var)))) if return_std else mean
+
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Joint draws at the rows of X: (m, n_samples), or (m, q, n_samples) for 2-d y.
+
+        Each draw takes one imputed network and draws every layer jointly over the rows.
+        """
+        if not isinstance(n_samples, Integral) or n_samples < 1:
+            raise InputError(f"n_samples is {n_samples!r}; it must be a positive integer.")
+        x = self._to_core(X)
+        seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+        with _boundary.float64():
+            draws = _boundary.draw_joint(seed, self.ensemble_, x, int(n_samples))
+        draws = self._scaling.mean_to_user(draws)
+        return np.moveaxis(draws[..., 0] if self._one_dimensional else draws, 0, -1)
+
+    def loo(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation at each training row with that row's input left out.
+
+        Closed form, with all parameters kept. Exact for a `GP`. For a `DGP` it is conditional on
+        hidden variables that were imputed with the row present, and therefore optimistic: use
+        cross-validation for an honest score.
+        """
+        check_is_fitted(self)
+        with _boundary.float64():
+            mean, var = _boundary.leave_one_out(self.ensemble_)
+        rows = self._site_data.site_of_row
+        mean, std = mean[rows], np.sqrt(var[rows])
+        return (
+            self._shape(self._scaling.mean_to_user(mean)),
+            self._shape(self._scaling.std_to_user(std)),
+        )
+
+    def _to_core(self, X: ArrayLike) -> np.ndarray:
+        check_is_fitted(self)
+        return self._scaling.x_to_core(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _shape(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0] if self._one_dimensional else values
+
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+
+class GP(_Emulator):
+    """Gaussian-process emulator: one layer, one lengthscale per input, robust prior.
+
+    Parameters
+    ----------
+    kernel : {"matern52", "matern32", "squared_exponential"}
+    lengthscale : {"ard", "shared"}
+    prior : {"reference", "gamma", "inverse_gamma", "none"} or a prior object
+    nugget : float or "estimate"
+        Relative to the scale. A small fixed nugget interpolates; "estimate" models noise.
+    random_state : int, RandomState or None
+        Seeds the random ones among the starting points of the optimiser.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from deepemu import GP
+    >>> x = np.linspace(0, 1, 8)[:, None]
+    >>> emulator = GP().fit(x, np.sin(6 * x[:, 0]))
+    >>> mean, std = emulator.predict([[0.5]], return_std=True)
+    >>> bool(abs(mean[0] - np.sin(3)) < 0.01)
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: str = "matern52",
+        lengthscale: str = "ard",
+        prior: str | Prior = "reference",
+        nugget: float | str = 1e-6,
+        random_state: Any = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.prior = prior
+        self.nugget = nugget
+        self.random_state = random_state
+
+    def _layers(self, n_inputs: int) -> list[Layer]:
+        return [
+            Layer(
+                kernel=self.kernel,
+                lengthscale=self.lengthscale,
+                prior=self.prior,
+                nugget=self.nugget,
+                scale=ESTIMATE,
+            )
+        ]
+
+    def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
+        (start,) = _starting_params(network, layers)
+        return training.train_single_layer(network, data, start, seed)
+
+    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
+        network = self.ensemble_.network
+        return training.train_single_layer(network, data, chains[0].params[0], seed)
+
+
+class DGP(_Emulator):
+    """Deep Gaussian-process emulator, trained by stochastic imputation with several chains.
+
+    Parameters
+    ----------
+    depth : int
+        Number of layers, the observed one included.
+    width : int or None
+        Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
+    kernel : {"matern52", "matern32", "squared_exponential"}
+    lengthscale : {"ard", "shared"}
+        One lengthscale per column that a node reads, or one a node.
+    connect_input : bool
+        Whether every layer also reads the global inputs.
+    prior : {"gamma", "inverse_gamma", "reference", "none"} or a prior object
+    nugget : float or "estimate"
+        Nugget of the observed layer relative to its scale; "estimate" models noise. Hidden layers
+        have 1e-6.
+    layers : sequence of Layer, optional
+        Full control over the structure; replaces all arguments above.
+    n_chains : int
+        Independent chains whose mixture predicts.
+    n_iter, burn_in, n_sweeps : int, float, int
+        Iterations of stochastic EM, the share of them that is discarded before parameters are
+        averaged, and sweeps of imputation in each.
+    n_imputations : int
+        Imputed networks kept of each chain.
+    sweep : {"node", "layer"}
+        Whether imputation moves one node at a time or a whole layer.
+    bracket : float
+        Width of the slice bracket in units of the mean accepted angle; ``inf``: the full circle.
+    n_scoring : int
+        Scoring steps of each maximisation.
+    random_state : int, RandomState or None
+        The same integer gives the same emulator.
+    verbose : bool or None
+        Progress on standard error; ``None``: on a terminal.
+    """
+
+    def __init__(
+        self,
+        depth: int = 2,
+        width: int | None = None,
+        kernel: str = "matern52",
+        lengthscale: str = "ard",
+        connect_input: bool = True,
+        prior: str | Prior = "gamma",
+        nugget: float | str = 1e-6,
+        layers: Sequence[Layer] | None = None,
+        n_chains: int = 8,
+        n_iter: int = 100,
+        burn_in: float = 0.75,
+        n_sweeps: int = 5,
+        n_imputations: int = 5,
+        sweep: str = "node",
+        bracket: float = 16.0,
+        n_scoring: int = 3,
+        random_state: Any = 0,
+        verbose: bool | None = None,
+    ) -> None:
+        self.depth = depth
+        self.width = width
+        self.kernel = kernel
+        self.lengthscale = lengthscale
+        self.connect_input = connect_input
+        self.prior = prior
+        self.nugget = nugget
+        self.layers = layers
+        self.n_chains = n_chains
+        self.n_iter = n_iter
+        self.burn_in = burn_in
+        self.n_sweeps = n_sweeps
+        self.n_imputations = n_imputations
+        self.sweep = sweep
+        self.bracket = bracket
+        self.n_scoring = n_scoring
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def paper(cls, **changes: Any) -> Self:
+        """The settings of the paper: one chain, 500 iterations, 50 imputations.
+
+        Squared exponential, one lengthscale a node, nugget 1e-6, 10 sweeps an iteration, 75 %
+        burn-in, full-circle brackets; ``connect_input=True`` gives SI-IC. ``changes`` override.
+        """
+        settings: dict[str, Any] = {
+            "kernel": "squared_exponential",
+            "lengthscale": "shared",
+            "connect_input": False,
+            "nugget": 1e-6,
+            "n_chains": 1,
+            "n_iter": 500,
+            "burn_in": 0.75,
+            "n_sweeps": 10,
+            "n_imputations": 50,
+            "bracket": float("inf"),
+            "n_scoring": 10,
+        }
+        return cls(**(settings | changes))
+
+    def _layers(self, n_inputs: int) -> list[Layer]:
+        if self.layers is not None:
+            return list(self.layers)
+        _require_whole("depth", self.depth)
+        width = min(n_inputs, WIDEST_DEFAULT) if self.width is None else self.width
+        common: dict[str, Any] = {
+            "kernel": self.kernel,
+            "lengthscale": self.lengthscale,
+            "connect_input": self.connect_input,
+            "prior": self.prior,
+        }
+        hidden = [Layer(width=width, **common)] * (self.depth - 1)
+        return [*hidden, Layer(nugget=self.nugget, scale=ESTIMATE, **common)]
+
+    def _plan(self, n_iter: int) -> Plan:
+        for name in ("n_chains", "n_iter", "n_sweeps", "n_imputations", "n_scoring"):
+            _require_whole(name, getattr(self, name))
+        if not isinstance(self.burn_in, Real) or not 0 <= self.burn_in < 1:
+            raise InputError(f"burn_in is {self.burn_in!r}; it must be at least 0 and below 1.")
+        if not isinstance(self.bracket, Real) or not self.bracket > 0:
+            raise InputError(f"bracket is {self.bracket!r}; it must be a positive number.")
+        if self.sweep not in SWEEPS:
+            raise InputError(f"sweep is {self.sweep!r}; choose one of {', '.join(SWEEPS)}.")
+        return Plan(
+            sem.Schedule(SWEEPS[self.sweep], BLOCK),
+            n_iter,
+            float(self.burn_in),
+            self.n_sweeps,
+            self.n_scoring,
+            float(self.bracket),
+            self.n_imputations,
+        )
+
+    def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
+        plan = self._plan(self.n_iter)
+        params = _starting_params(network, layers)
+        n_sites = int(np.sum(np.asarray(data.counts) > 0))
+        latents = training.starting_latents(network, np.asarray(data.x)[:n_sites], data.x.shape[0])
+        chains = [training.start_chain(plan, params, latents) for _ in range(self.n_chains)]
+        return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
+
+    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
+        """A fifth of the iterations: the chains start where they were."""
+        plan = self._plan(max(self.n_iter // 5, 1))
+        network = self.ensemble_.network
+        return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
+
+
+def _starting_params(network: Network, layers: list[Layer]) -> Any:
+    scales = [1.0 if layer.scale == ESTIMATE else float(layer.scale) for layer in layers]
+    nuggets = [
+        STARTING_NUGGET if layer.nugget == ESTIMATE else float(layer.nugget) for layer in layers
+    ]
+    return training.starting_params(network, scales, nuggets)
+
+
+def _require_whole(name: str, value: object) -> None:
+    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
+        raise InputError(f"{name} is {value!r}; it must be a positive integer.")
+
+
+def _trace_in_words(trace: sem.Trace) -> dict[str, Any]:
+    """Paths on the natural scale: for each layer an array (chains, iterations, nodes, …)."""
+    return {
+        "lengthscale": [np.exp(layer.log_lengthscale) for layer in trace.params],
+        "scale": [np.exp(layer.log_scale) for layer in trace.params],
+        "nugget": [np.exp(layer.log_nugget) for layer in trace.params],
+        "log_density": np.asarray(trace.log_density),
+    }

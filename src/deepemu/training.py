@@ -1,0 +1,215 @@
+"""The host side of training: chains, blocks, averaging, and the ensemble that comes out."""
+
+import warnings
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from deepemu import _boundary
+from deepemu._progress import Progress, deferred_interrupt
+from deepemu.core import impute, sem
+from deepemu.core.network import Data, Latents, LayerParams, Network, Params
+from deepemu.core.predict import Ensemble, Member
+from deepemu.errors import InterruptedFitWarning, NumericalError
+
+BURN_STEPS = 4
+THIN_STEPS = 2
+GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
+GP_STEPS = 200
+GP_TOLERANCE = 1e-7
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long to train and how much to keep."""
+
+    schedule: sem.Schedule
+    n_iter: int
+    burn_in: float
+    n_sweeps: int
+    n_scoring: int
+    bracket: float
+    n_imputations: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """An ensemble, the chains it came from (to go on from), and their traces.
+
+    ``trace`` is a `sem.Trace` with leading axes (chains, iterations).
+    """
+
+    ensemble: Ensemble
+    chains: list[sem.Chain]
+    trace: sem.Trace
+
+
+def starting_params(network: Network, scales: list[float], nuggets: list[float]) -> Params:
+    """Lengthscales of 1, and the given scale and nugget for each layer."""
+    return tuple(
+        LayerParams(
+            _boundary.array(np.zeros((spec.width, spec.n_columns))),
+            _boundary.array(np.full(spec.width, np.log(scale))),
+            _boundary.array(np.full(spec.width, np.log(nugget))),
+        )
+        for spec, scale, nugget in zip(network.layers, scales, nuggets, strict=True)
+    )
+
+
+def starting_latents(network: Network, x: np.ndarray, size: int) -> Latents:
+    """Every hidden layer starts as a copy of the inputs, so that the network is near a GP.
+
+    A layer narrower than its inputs starts at their principal components, a wider one repeats.
+    """
+    latents, below = [], x
+    for spec in network.layers[:-1]:
+        below = _resize_columns(below, spec.width)
+        latents.append(_boundary.pad_rows(below, size))
+    return tuple(latents)
+
+
+def _resize_columns(values: np.ndarray, width: int) -> np.ndarray:
+    n_columns = values.shape[1]
+    if width >= n_columns:
+        return values[:, np.arange(width) % n_columns]
+    centred = values - values.mean(axis=0)
+    # Rows times the leading right singular vectors; fewer rows than columns still give `width`.
+    directions = np.linalg.svd(centred, full_matrices=True)[2][:width]
+    scores = centred @ directions.T
+    span = np.ptp(scores, axis=0)
+    return (scores - scores.min(axis=0)) / np.where(span > 0, span, 1.0)
+
+
+def start_chain(plan: Plan, params: Params, latents: Latents) -> sem.Chain:
+    return sem.Chain(params, impute.start(latents, plan.bracket))
+
+
+def train(
+    seed: int,
+    network: Network,
+    plan: Plan,
+    chains: list[sem.Chain],
+    data: Data,
+    show_progress: bool,
+) -> Trained:
+    """SEM for all chains, block by block; then imputations with the averaged parameters.
+
+    A Ctrl-C ends training after the current block, and the ensemble is built from what is there.
+    """
+    n_chains = len(chains)
+    key_train, key_keep = _boundary.split_key(_boundary.seed_key(seed), 2)
+    keys = _boundary.split_key(key_train, n_chains)
+    effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.bracket, True)
+    progress = Progress("training", plan.n_iter * n_chains, show_progress)
+    traces: list[sem.Trace] = []
+    with deferred_interrupt() as interrupt:
+        for first in range(0, plan.n_iter, plan.schedule.block):
+            n_now = min(plan.schedule.block, plan.n_iter - first)
+            block = []
+            for index in range(n_chains):
+                chains[index], trace = _boundary.train_block(
+                    jax.random.fold_in(keys[index], first), network, plan.schedule, effort,
+                    chains[index], data, n_now,
+                )  # fmt: skip
+                block.append(trace)
+                progress.advance(n_now)
+            traces.append(jax.tree.map(lambda *each: np.stack(each), *block))
+            if interrupt.requested:
+                _warn_interrupted(first + n_now, plan.n_iter)
+                break
+    progress.close()
+    trace = jax.tree.map(lambda *each: np.concatenate(each, axis=1), *traces)
+    return _conclude(key_keep, network, plan, chains, data, trace)
+
+
+def _warn_interrupted(done: int, wanted: int) -> None:
+    warnings.warn(
+        f"Training was interrupted after {done} of {wanted} iterations; the emulator uses those. "
+        "Fit again to train in full.",
+        InterruptedFitWarning,
+        stacklevel=5,
+    )
+
+
+def _conclude(
+    key: jax.Array,
+    network: Network,
+    plan: Plan,
+    chains: list[sem.Chain],
+    data: Data,
+    trace: sem.Trace,
+) -> Trained:
+    """Average each chain's parameters, impute with them, and stack the members of all chains."""
+    _require_finite(trace)
+    n_done = trace.log_density.shape[1]
+    burn = min(int(plan.burn_in * n_done), n_done - 1)
+    members, ended = [], []
+    for index, key_chain in enumerate(_boundary.split_key(key, len(chains))):
+        kept = jax.tree.map(lambda path, i=index: path[i, burn:], trace.params)
+        averaged = sem.Chain(sem.average(kept), chains[index].imputation)
+        drawn, end = _keep_imputations(key_chain, network, plan, averaged, data)
+        members += drawn
+        ended.append(end)
+    stacked = jax.tree.map(lambda *each: np.stack(each), *members)
+    weights = _boundary.array(np.full(len(members), 1.0 / len(members)))
+    ensemble = Ensemble(network, data, stacked, weights)
+    return Trained(_boundary.to_numpy(ensemble), _boundary.to_numpy(ended), trace)
+
+
+def _keep_imputations(
+    key: jax.Array, network: Network, plan: Plan, chain: sem.Chain, data: Data
+) -> tuple[list[Member], sem.Chain]:
+    """Imputed networks of a chain with its parameters held, and where its sampler ended.
+
+    The training program serves with no scoring steps. Imputations are two I-steps' sweeps apart,
+    after four more for the averaged parameters to take hold.
+    """
+    members = []
+    for index, key_draw in enumerate(_boundary.split_key(key, plan.n_imputations)):
+        n_sweeps = plan.n_sweeps * (BURN_STEPS + THIN_STEPS if index == 0 else THIN_STEPS)
+        effort = _boundary.effort(n_sweeps, 0, plan.bracket, False)
+        chain, _ = _boundary.train_block(key_draw, network, plan.schedule, effort, chain, data, 1)
+        members.append(
+            _boundary.build_member(network, chain.params, chain.imputation.latents, data)
+        )
+    return members, chain
+
+
+def _require_finite(trace: sem.Trace) -> None:
+    if not np.all(np.isfinite(trace.log_density)):
+        raise NumericalError(
+            "A correlation matrix was not positive definite in double precision; "
+            "raise the nugget (for instance to 1e-5) or remove rows of X that nearly coincide."
+        )
+
+
+def train_single_layer(network: Network, data: Data, params: LayerParams, seed: int) -> Trained:
+    """A plain Gaussian process: the best of several ascents, and one member."""
+    starts = _gp_starts(params, seed)
+    fitted, values = _boundary.fit_single_layer(network, starts, data, GP_STEPS, GP_TOLERANCE)
+    add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
+    trace = jax.tree.map(add_axes, sem.Trace((fitted,), values.sum()))
+    _require_finite(trace)
+    member = _boundary.build_member(network, (fitted,), (), data)
+    stacked = jax.tree.map(lambda each: each[None], member)
+    ensemble = Ensemble(network, data, stacked, _boundary.array(np.ones(1)))
+    chain = sem.Chain((fitted,), impute.start((), 1.0))
+    return Trained(_boundary.to_numpy(ensemble), _boundary.to_numpy([chain]), trace)
+
+
+def _gp_starts(params: LayerParams, seed: int) -> LayerParams:
+    """Equal lengthscales of several sizes, and some random ones, in units of the inputs."""
+    given = np.asarray(params.log_lengthscale)
+    equal = [np.full(given.shape, np.log(start)) for start in GP_STARTS]
+    log_lengthscale = np.stack([given, *equal, *_random_logs(seed, given.shape)])
+    repeat = lambda values: _boundary.array(np.tile(values, (len(log_lengthscale), 1)))  # noqa: E731
+    return LayerParams(
+        _boundary.array(log_lengthscale), repeat(params.log_scale), repeat(params.log_nugget)
+    )
+
+
+def _random_logs(seed: int, shape: tuple[int, ...]) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    low, high = np.log(GP_STARTS[0]), np.log(GP_STARTS[-1])
+    return [generator.uniform(low, high, shape) for _ in range(2)]

@@ -1,0 +1,128 @@
+"""Checks of user data, replicates, and scaling to and from the units of the core."""
+
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepemu.errors import DataWarning, InputError
+
+Floats = np.ndarray
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Inputs to [0, 1] over the training data, outputs to mean 0 and standard deviation 1."""
+
+    x_low: Floats
+    x_span: Floats
+    y_mean: Floats
+    y_std: Floats
+
+    def x_to_core(self, x: Floats) -> Floats:
+        return (x - self.x_low) / self.x_span
+
+    def y_to_core(self, y: Floats) -> Floats:
+        return (y - self.y_mean) / self.y_std
+
+    def mean_to_user(self, mean: Floats) -> Floats:
+        return mean * self.y_std + self.y_mean
+
+    def std_to_user(self, std: Floats) -> Floats:
+        return std * self.y_std
+
+
+def scaling_of(x: Floats, y: Floats) -> Scaling:
+    """Scaling that maps constant columns to zero; outputs are first divided by their size.
+
+    Dividing before squaring keeps outputs near the largest doubles from overflowing.
+    """
+    low, high = x.min(axis=0), x.max(axis=0)
+    with np.errstate(over="ignore"):
+        span = high - low
+        mean = y.mean(axis=0)
+        size = np.abs(y - mean).max(axis=0)
+    _require_finite_span(span, "X")
+    _require_finite_span(np.append(mean, size), "y")
+    size = np.where(size > _round_off(y), size, 0.0)
+    spread = np.where(size > 0, size, 1.0)
+    std = spread * np.where(size > 0, ((y - mean) / spread).std(axis=0), 1.0)
+    return Scaling(low, np.where(span > 0, span, 1.0), mean, std)
+
+
+def _round_off(y: Floats) -> Floats:
+    """Differences that come from the rounding of a mean of equal numbers."""
+    return 4.0 * np.finfo(float).eps * np.abs(y).max(axis=0)
+
+
+def _require_finite_span(span: Floats, name: str) -> None:
+    if not np.all(np.isfinite(span)):
+        raise InputError(
+            f"{name} spans more than the largest double ({np.finfo(float).max:.1e}); "
+            f"rescale {name} before fitting."
+        )
+
+
+def warn_if_constant(y: Floats) -> None:
+    constant = np.flatnonzero(np.ptp(y, axis=0) <= _round_off(y))
+    if constant.size:
+        which = "y is" if y.shape[1] == 1 else f"column(s) {constant.tolist()} of y are"
+        warnings.warn(
+            f"{which} constant over the {y.shape[0]} training rows: the emulator returns that "
+            "constant with almost no uncertainty; check that the inputs were varied.",
+            DataWarning,
+            stacklevel=4,
+        )
+
+
+@dataclass(frozen=True)
+class Replicates:
+    """Distinct rows of X in order of first appearance, and the outputs observed at each."""
+
+    x: Floats
+    y: Floats
+    counts: Floats
+    squares: Floats
+    site_of_row: Floats
+
+
+def collapse_replicates(x: Floats, y: Floats) -> Replicates:
+    """Equal rows of X become one site with mean output, count and squares about the mean."""
+    _, first, site = np.unique(x, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    site = np.argsort(order)[site.ravel()]
+    counts = np.bincount(site).astype(float)
+    sums = np.zeros((counts.size, y.shape[1]))
+    np.add.at(sums, site, y)
+    means = sums / counts[:, None]
+    # A site seen once keeps its output to the last digit.
+    means[counts == 1] = y[first[order]][counts == 1]
+    squares = ((y - means[site]) ** 2).sum(axis=0)
+    return Replicates(x[first[order]], means, counts, squares, site)
+
+
+def require_two_sites(replicates: Replicates, n_rows: int) -> None:
+    if replicates.x.shape[0] < 2:  # noqa: PLR2004
+        raise InputError(
+            f"All {n_rows} rows of X are equal (n_samples=1 distinct row); "
+            "an emulator needs at least 2 different input rows."
+        )
+
+
+def without_spread(replicates: Replicates) -> Replicates:
+    """For an interpolating emulator: one observation a site, its mean, with a word of warning."""
+    n_spread = int(np.sum(replicates.counts > 1))
+    if np.any(replicates.squares > 0):
+        warnings.warn(
+            f"{n_spread} input row(s) occur more than once with different y: an interpolating "
+            "emulator uses their mean; pass nugget='estimate' to model the spread as noise.",
+            DataWarning,
+            stacklevel=5,
+        )
+    return Replicates(
+        replicates.x,
+        replicates.y,
+        np.ones_like(replicates.counts),
+        np.zeros_like(replicates.squares),
+        replicates.site_of_row,
+    )
