@@ -37,7 +37,7 @@ def draw(
     axes.plot(x, mean, color=colour, linewidth=2, label="emulator mean")
     runs = np.linspace(0, 1, 10)
     axes.plot(runs, step(runs), "o", color="black", markersize=5, label="10 runs")
-    axes.set(title=title, xlabel="input", ylabel="output", xlim=(0, 1), ylim=(-2.1, 2.1))
+    axes.set(title=title, xlabel="input", ylabel="output", xlim=(-0.03, 1.03), ylim=(-2.1, 2.1))
     axes.spines[["top", "right"]].set_visible(False)
 
 

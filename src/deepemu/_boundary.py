@@ -4,8 +4,10 @@ Everything above this module speaks NumPy and user units; everything below is tr
 are compiled once per network, bucket of rows and device, and kept for the life of the process.
 """
 
+import dataclasses
 import functools
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -20,9 +22,12 @@ from deepemu.core.predict import Ensemble, Member
 
 T = TypeVar("T")
 
+_ONE_PROGRAM = threading.Lock()
+
 # Prediction holds about eleven n×n matrices of doubles per test row and uncertain column.
 PAIR_TEMPORARIES = 11 * 8
-TEMPORARY_BYTES = 26e6
+CPU_TEMPORARIES = 26e6
+GPU_TEMPORARIES = 4e9
 # XLA's thread pool costs more than it gives on matrices of a few hundred rows, and its fusion
 # emitters double the compile time without making these programs faster.
 CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_use_fusion_emitters": False}
@@ -66,8 +71,13 @@ def seed_key(seed: int) -> Array:
     return jax.random.key(seed)
 
 
-def split_key(key: Array, n: int) -> list[Array]:
-    return list(jax.random.split(key, n))
+def split_key(key: Array, n: int) -> Array:
+    return jax.random.split(key, n)
+
+
+def fold_keys(keys: Array, index: int) -> Array:
+    """A key for each of ``keys`` and the step ``index``."""
+    return jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
 
 
 # --- compiled programs -----------------------------------------------------------------------
@@ -75,7 +85,19 @@ def split_key(key: Array, n: int) -> list[Array]:
 
 @functools.cache
 def _compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
-    return jax.jit(function, static_argnames=static, compiler_options=_compiler_options())
+    """A program that has finished when it returns, one at a time in this process.
+
+    XLA's CPU backend runs programs on a pool of as many threads as cores, and their loops wait for
+    tasks of the same pool: two programs in flight on two cores wait for each other forever.
+    """
+    program = jax.jit(function, static_argnames=static, compiler_options=_compiler_options())
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with _ONE_PROGRAM:
+            return jax.block_until_ready(program(*args, **kwargs))
+
+    return run
 
 
 @functools.cache
@@ -95,21 +117,66 @@ def _is_known(option: str, value: bool) -> bool:
 
 
 def train_block(
-    key: Array,
+    keys: Array,
     net: Network,
     schedule: sem.Schedule,
     effort: sem.Effort,
-    chain: sem.Chain,
+    chains: sem.Chain,
     data: Data,
     n_iter: int,
+    advance: Callable[[int], None],
 ) -> tuple[sem.Chain, sem.Trace]:
-    """One compiled block of SEM iterations; the trace is cut to ``n_iter`` entries."""
-    program = _compiled(sem.train_block, ("network", "schedule"))
-    chain, trace = program(
-        key, network=net, schedule=schedule, effort=effort, chain=chain, data=data,
-        n_iterations=jnp.asarray(n_iter),
-    )  # fmt: skip
-    return chain, jax.tree.map(lambda path: np.asarray(path)[:n_iter], trace)
+    """A block of SEM iterations for chains stacked along the first axis, with their traces.
+
+    On a GPU all chains run in lock-step in one program. On a CPU they run one after the other:
+    slices end after different numbers of proposals, and lock-step would wait for the longest.
+    """
+    fixed: dict[str, Any] = {
+        "network": net, "schedule": schedule, "effort": effort, "data": data,
+        "n_iterations": jnp.asarray(n_iter),
+    }  # fmt: skip
+    if jax.default_backend() != "cpu":
+        program = _compiled(_train_together, ("network", "schedule"))
+        chains, trace = program(keys, chains, **fixed)
+        advance(n_iter * keys.shape[0])
+    else:
+        program = _compiled(sem.train_block, ("network", "schedule"))
+        ends = []
+        for index in range(keys.shape[0]):
+            ends.append(program(keys[index], chain=row(chains, index), **fixed))
+            advance(n_iter)
+        chains, trace = stack(ends)
+    return chains, jax.tree.map(lambda path: np.asarray(path)[:, :n_iter], trace)
+
+
+def _train_together(
+    keys: Array,
+    chains: sem.Chain,
+    network: Network,
+    schedule: sem.Schedule,
+    effort: sem.Effort,
+    data: Data,
+    n_iterations: Array,
+) -> tuple[sem.Chain, sem.Trace]:
+    one = lambda key, chain: sem.train_block(  # noqa: E731
+        key, network, schedule, effort, chain, data, n_iterations
+    )
+    return jax.vmap(one)(keys, chains)
+
+
+def average(paths: Params) -> Params:
+    """Parameters of stacked chains averaged over iterations, the second axis."""
+    return to_numpy(jax.vmap(sem.average)(paths))
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Equal trees, stacked leaf by leaf along a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+def row(tree: T, index: int) -> T:
+    """One of a stack of trees."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
 def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) -> sem.Effort:
@@ -120,6 +187,14 @@ def build_member(net: Network, params: Params, latents: Latents, data: Data) -> 
     return _compiled(predict.build_member, ("network",))(
         network=net, params=params, latents=latents, data=data
     )
+
+
+def build_members(net: Network, chains: sem.Chain, data: Data) -> list[Member]:
+    """The imputed network that each of the stacked chains holds now."""
+    return [
+        build_member(net, chain.params, chain.imputation.latents, data)
+        for chain in (row(chains, k) for k in range(chains.imputation.evaluations.shape[0]))
+    ]
 
 
 def to_numpy(tree: T) -> T:
@@ -155,10 +230,6 @@ def _fit_single_layer(
 # --- prediction ------------------------------------------------------------------------------
 
 
-def _member(ensemble: Ensemble, index: int) -> Member:
-    return jax.tree.map(lambda each: each[index], ensemble.members)
-
-
 def _chunk_rows(ensemble: Ensemble) -> int:
     """Test rows per call, a power of two: the pair sums' temporaries stay near 20 MB.
 
@@ -166,7 +237,8 @@ def _chunk_rows(ensemble: Ensemble) -> int:
     """
     widest = max((w.shape[-1] for w in ensemble.members.latents), default=1)
     per_row = PAIR_TEMPORARIES * widest * ensemble.data.x.shape[0] ** 2
-    return 2 ** int(np.clip(np.log2(TEMPORARY_BYTES / per_row), 0, 8))
+    room = CPU_TEMPORARIES if jax.default_backend() == "cpu" else GPU_TEMPORARIES
+    return 2 ** int(np.clip(np.log2(room / per_row), 0, 10))
 
 
 def _chunks(x: np.ndarray, size: int) -> Iterator[tuple[int, Array]]:
@@ -182,7 +254,7 @@ def predict_members(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
     size = _chunk_rows(ensemble)
     means, variances = [], []
     for index in range(ensemble.weights.shape[0]):
-        member = _member(ensemble, index)
+        member = row(ensemble.members, index)
         # A host loop, not lax.map: inside a loop XLA's CPU backend runs the pair sums 4x slower.
         parts = [
             (n, program(network=ensemble.network, member=member, data=ensemble.data, x=rows))
@@ -216,7 +288,7 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
     rows = jnp.asarray(x)
     draws = [
         program(
-            key, network=ensemble.network, member=_member(ensemble, int(pick)),
+            key, network=ensemble.network, member=row(ensemble.members, int(pick)),
             data=ensemble.data, x=rows,
         )
         for key, pick in zip(split_key(key_draw, n_samples), picks, strict=True)
@@ -227,16 +299,23 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
 # --- growing the data ------------------------------------------------------------------------
 
 
-def extend_latents(
-    net: Network, member: Member, data: Data, grown: Data, n_old: int, n_new: int
-) -> Latents:
-    """Latents over the grown data: kept at old rows, at the conditional mean at new ones."""
+def extend_chains(
+    net: Network, chains: sem.Chain, data: Data, grown: Data, n_old: int, n_new: int
+) -> sem.Chain:
+    """Stacked chains over the grown data: latents are kept at old rows, and start at their
+    conditional mean given the present imputation at new ones."""
     new_rows = jnp.asarray(np.asarray(grown.x)[n_old : n_old + n_new])
-    means = _compiled(predict.conditional_mean, ("network",))(
-        network=net, member=member, data=data, x=new_rows
-    )
     size = grown.x.shape[0]
-    return tuple(
-        pad_rows(np.concatenate([np.asarray(old)[:n_old], np.asarray(new)]), size)
-        for old, new in zip(member.latents, means, strict=True)
+    program = _compiled(predict.conditional_mean, ("network",))
+    latents = []
+    for member in build_members(net, chains, data):
+        means = program(network=net, member=member, data=data, x=new_rows)
+        latents.append(
+            tuple(
+                pad_rows(np.concatenate([np.asarray(old)[:n_old], np.asarray(new)]), size)
+                for old, new in zip(member.latents, means, strict=True)
+            )
+        )
+    return dataclasses.replace(
+        chains, imputation=dataclasses.replace(chains.imputation, latents=stack(latents))
     )

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 BAR_WIDTH = 24
 
@@ -33,7 +33,10 @@ class Progress:
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
         return f"{self._label} {bar} {share:4.0%}  {spent:.0f} s, {left:.0f} s left"
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         if self._shown:
             sys.stderr.write("\n")
             sys.stderr.flush()

@@ -46,7 +46,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator):
     def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
         raise NotImplementedError  # pragma: no cover
 
-    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
+    def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
         raise NotImplementedError  # pragma: no cover
 
     # --- fitting -----------------------------------------------------------------------------
@@ -118,34 +118,16 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator):
             sites = self._sites(layers, self._scaling)
             with _boundary.float64():
                 data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares)
-                chains = self._grown_chains(data, n_before, len(sites.x) - n_before)
+                chains = _boundary.extend_chains(
+                    self.ensemble_.network, self._chains, self.ensemble_.data, data,
+                    n_before, len(sites.x) - n_before,
+                )  # fmt: skip
                 trained = self._go_on(chains, data, self._seed())
         except BaseException:
             self._x_train, self._y_train = before
             raise
         self._site_data = sites
         return self._store(trained)
-
-    def _grown_chains(self, data: Data, n_before: int, n_new: int) -> list[sem.Chain]:
-        """The chains over the grown data; new sites follow the old ones in order."""
-        network = self.ensemble_.network
-        grown = []
-        for chain in self._chains:
-            member = _boundary.build_member(
-                network, chain.params, chain.imputation.latents, self.ensemble_.data
-            )
-            latents = _boundary.extend_latents(
-                network, member, self.ensemble_.data, data, n_before, n_new
-            )
-            grown.append(
-                sem.Chain(
-                    chain.params,
-                    impute.Imputation(
-                        latents, chain.imputation.angles, chain.imputation.evaluations
-                    ),
-                )
-            )
-        return grown
 
     # --- using -------------------------------------------------------------------------------
 
@@ -259,9 +241,10 @@ class GP(_Emulator):
         (start,) = _starting_params(network, layers)
         return training.train_single_layer(network, data, start, seed)
 
-    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
+    def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
         network = self.ensemble_.network
-        return training.train_single_layer(network, data, chains[0].params[0], seed)
+        start = _boundary.row(chains, 0).params[0]
+        return training.train_single_layer(network, data, start, seed)
 
 
 class DGP(_Emulator):
@@ -403,10 +386,10 @@ class DGP(_Emulator):
         params = _starting_params(network, layers)
         n_sites = int(np.sum(np.asarray(data.counts) > 0))
         latents = training.starting_latents(network, np.asarray(data.x)[:n_sites], data.x.shape[0])
-        chains = [training.start_chain(plan, params, latents) for _ in range(self.n_chains)]
+        chains = training.start_chains(plan, params, latents, self.n_chains)
         return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
 
-    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
+    def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
         """A fifth of the iterations: the chains start where they were."""
         plan = self._plan(max(self.n_iter // 5, 1))
         network = self.ensemble_.network

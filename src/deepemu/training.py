@@ -10,7 +10,7 @@ from deepemu import _boundary
 from deepemu._progress import Progress, deferred_interrupt
 from deepemu.core import impute, sem
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
-from deepemu.core.predict import Ensemble, Member
+from deepemu.core.predict import Ensemble
 from deepemu.errors import InterruptedFitWarning, NumericalError
 
 BURN_STEPS = 4
@@ -35,13 +35,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Trained:
-    """An ensemble, the chains it came from (to go on from), and their traces.
+    """An ensemble, the stacked chains it came from (to go on from), and their traces.
 
-    ``trace`` is a `sem.Trace` with leading axes (chains, iterations).
+    ``trace`` has leading axes (chains, iterations).
     """
 
     ensemble: Ensemble
-    chains: list[sem.Chain]
+    chains: sem.Chain
     trace: sem.Trace
 
 
@@ -81,15 +81,17 @@ def _resize_columns(values: np.ndarray, width: int) -> np.ndarray:
     return (scores - scores.min(axis=0)) / np.where(span > 0, span, 1.0)
 
 
-def start_chain(plan: Plan, params: Params, latents: Latents) -> sem.Chain:
-    return sem.Chain(params, impute.start(latents, plan.bracket))
+def start_chains(plan: Plan, params: Params, latents: Latents, n_chains: int) -> sem.Chain:
+    """Equal chains, stacked; their keys will make them differ."""
+    chain = sem.Chain(params, impute.start(latents, plan.bracket))
+    return _boundary.stack([chain] * n_chains)
 
 
 def train(
     seed: int,
     network: Network,
     plan: Plan,
-    chains: list[sem.Chain],
+    chains: sem.Chain,
     data: Data,
     show_progress: bool,
 ) -> Trained:
@@ -97,29 +99,27 @@ def train(
 
     A Ctrl-C ends training after the current block, and the ensemble is built from what is there.
     """
-    n_chains = len(chains)
+    n_chains = chains.imputation.evaluations.shape[0]
     key_train, key_keep = _boundary.split_key(_boundary.seed_key(seed), 2)
     keys = _boundary.split_key(key_train, n_chains)
     effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.bracket, True)
-    progress = Progress("training", plan.n_iter * n_chains, show_progress)
     traces: list[sem.Trace] = []
-    with deferred_interrupt() as interrupt:
+    with (
+        deferred_interrupt() as interrupt,
+        Progress("training", plan.n_iter * n_chains, show_progress) as progress,
+    ):
         for first in range(0, plan.n_iter, plan.schedule.block):
             n_now = min(plan.schedule.block, plan.n_iter - first)
-            block = []
-            for index in range(n_chains):
-                chains[index], trace = _boundary.train_block(
-                    jax.random.fold_in(keys[index], first), network, plan.schedule, effort,
-                    chains[index], data, n_now,
-                )  # fmt: skip
-                block.append(trace)
-                progress.advance(n_now)
-            traces.append(jax.tree.map(lambda *each: np.stack(each), *block))
+            chains, trace = _boundary.train_block(
+                _boundary.fold_keys(keys, first), network, plan.schedule, effort, chains, data,
+                n_now, progress.advance,
+            )  # fmt: skip
+            traces.append(trace)
             if interrupt.requested:
                 _warn_interrupted(first + n_now, plan.n_iter)
                 break
-    progress.close()
-    trace = jax.tree.map(lambda *each: np.concatenate(each, axis=1), *traces)
+    trace = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *traces)
+    _require_finite(trace)
     return _conclude(key_keep, network, plan, chains, data, trace)
 
 
@@ -136,44 +136,32 @@ def _conclude(
     key: jax.Array,
     network: Network,
     plan: Plan,
-    chains: list[sem.Chain],
+    chains: sem.Chain,
     data: Data,
     trace: sem.Trace,
 ) -> Trained:
-    """Average each chain's parameters, impute with them, and stack the members of all chains."""
-    _require_finite(trace)
-    n_done = trace.log_density.shape[1]
-    burn = min(int(plan.burn_in * n_done), n_done - 1)
-    members, ended = [], []
-    for index, key_chain in enumerate(_boundary.split_key(key, len(chains))):
-        kept = jax.tree.map(lambda path, i=index: path[i, burn:], trace.params)
-        averaged = sem.Chain(sem.average(kept), chains[index].imputation)
-        drawn, end = _keep_imputations(key_chain, network, plan, averaged, data)
-        members += drawn
-        ended.append(end)
-    stacked = jax.tree.map(lambda *each: np.stack(each), *members)
-    weights = _boundary.array(np.full(len(members), 1.0 / len(members)))
-    ensemble = Ensemble(network, data, stacked, weights)
-    return Trained(_boundary.to_numpy(ensemble), _boundary.to_numpy(ended), trace)
-
-
-def _keep_imputations(
-    key: jax.Array, network: Network, plan: Plan, chain: sem.Chain, data: Data
-) -> tuple[list[Member], sem.Chain]:
-    """Imputed networks of a chain with its parameters held, and where its sampler ended.
+    """Average each chain's parameters, impute with them, and gather the imputed networks.
 
     The training program serves with no scoring steps. Imputations are two I-steps' sweeps apart,
-    after four more for the averaged parameters to take hold.
+    after four more for the averaged parameters to take hold. Members are ordered by chain.
     """
-    members = []
-    for index, key_draw in enumerate(_boundary.split_key(key, plan.n_imputations)):
-        n_sweeps = plan.n_sweeps * (BURN_STEPS + THIN_STEPS if index == 0 else THIN_STEPS)
-        effort = _boundary.effort(n_sweeps, 0, plan.bracket, False)
-        chain, _ = _boundary.train_block(key_draw, network, plan.schedule, effort, chain, data, 1)
-        members.append(
-            _boundary.build_member(network, chain.params, chain.imputation.latents, data)
+    n_chains, n_done = trace.log_density.shape
+    burn = min(int(plan.burn_in * n_done), n_done - 1)
+    kept = jax.tree.map(lambda path: path[:, burn:], trace.params)
+    chains = sem.Chain(_boundary.average(kept), chains.imputation)
+    draws = []
+    for index in range(plan.n_imputations):
+        n_steps = THIN_STEPS + (BURN_STEPS if index == 0 else 0)
+        effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
+        keys = _boundary.split_key(jax.random.fold_in(key, index), n_chains)
+        chains, _ = _boundary.train_block(
+            keys, network, plan.schedule, effort, chains, data, 1, lambda _: None
         )
-    return members, chain
+        draws.append(_boundary.build_members(network, chains, data))
+    members = [member for of_chain in zip(*draws, strict=True) for member in of_chain]
+    weights = _boundary.array(np.full(len(members), 1.0 / len(members)))
+    ensemble = Ensemble(network, data, _boundary.stack(members), weights)
+    return Trained(_boundary.to_numpy(ensemble), _boundary.to_numpy(chains), trace)
 
 
 def _require_finite(trace: sem.Trace) -> None:
@@ -194,8 +182,8 @@ def train_single_layer(network: Network, data: Data, params: LayerParams, seed: 
     member = _boundary.build_member(network, (fitted,), (), data)
     stacked = jax.tree.map(lambda each: each[None], member)
     ensemble = Ensemble(network, data, stacked, _boundary.array(np.ones(1)))
-    chain = sem.Chain((fitted,), impute.start((), 1.0))
-    return Trained(_boundary.to_numpy(ensemble), _boundary.to_numpy([chain]), trace)
+    chain = _boundary.stack([sem.Chain((fitted,), impute.start((), 1.0))])
+    return Trained(_boundary.to_numpy(ensemble), chain, trace)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:
