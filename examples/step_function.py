@@ -44,7 +44,7 @@ def draw(
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=Path("step_function.png"))
-    parser.add_argument("--n-iter", type=int, default=100, help="iterations of each chain")
+    parser.add_argument("--n-iter", type=int, default=200, help="iterations of each chain")
     options = parser.parse_args(arguments)
 
     x_train = np.linspace(0, 1, 10)[:, None]

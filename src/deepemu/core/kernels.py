@@ -252,8 +252,11 @@ class Matern32(_Matern):
 def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Parts:
     """Factor (n, m) and exponent (n, m) of prod_d k((a_d - b_d) / gamma_d).
 
-    Two sets of columns combine as factor_1 * factor_2 and exponent_1 + exponent_2.
+    Two sets of columns combine as factor_1 * factor_2 and exponent_1 + exponent_2; an empty set
+    has factor 1 and exponent 0.
     """
+    if a.shape[1] == 0:
+        return jnp.ones((len(a), len(b)), a.dtype), jnp.zeros((len(a), len(b)), a.dtype)
 
     def one(d: int) -> Parts:
         return kernel.correlation((a[:, None, d] - b[None, :, d]) * inverse_lengthscale[d])
