@@ -21,6 +21,7 @@ ORDER = (
     "_types",
     "errors",
     "core.gaussian",
+    "core.moments",
     "core.kernels",
     "core.priors",
     "core.dense",

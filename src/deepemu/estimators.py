@@ -1,5 +1,6 @@
 """`GP` and `DGP`: emulators with the interface of scikit-learn regressors."""
 
+from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, Self
@@ -34,20 +35,22 @@ STARTING_NUGGET = 1e-3
 SWEEPS = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
 
 
-class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator):
+class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
     """What every emulator does once it has an ensemble: predict, sample, score, grow."""
 
     random_state: Any
-    verbose: bool | None
 
+    @abstractmethod
     def _layers(self, n_inputs: int) -> list[Layer]:
-        raise NotImplementedError  # pragma: no cover
+        """The structure that the constructor's arguments describe."""
 
+    @abstractmethod
     def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
-        raise NotImplementedError  # pragma: no cover
+        """Train from scratch."""
 
+    @abstractmethod
     def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
-        raise NotImplementedError  # pragma: no cover
+        """Train on from where chains over fewer rows ended."""
 
     # --- fitting -----------------------------------------------------------------------------
 

@@ -8,9 +8,7 @@ The Matern expectations break at the design points w_i and w_j.  Whatever needs 
 index and is computed per point (`pair_features`); the pair stage is arithmetic and selection.
 """
 
-import functools
 import math
-import operator
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,21 +17,21 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import jax
 import jax.numpy as jnp
 from jax import Array
-from jax.scipy.special import erfc
+
+from deepemu.core.moments import (
+    SMALLEST_VARIANCE,
+    density_slopes,
+    dot,
+    half_moments,
+    two_point_weights,
+)
 
 Parts = tuple[Array, Array]
 """(factor, exponent), standing for factor * exp(-exponent)."""
 
-# A known input (v = 0) gets this variance where a formula divides by it: an error of order v.
-_SMALLEST_VARIANCE = 1e-24
-# Moments G_n(z) of a Gaussian tail: the forward recursion below the switch (it loses z^n), the
-# backward one above (it converges the faster the larger z is).
-_SWITCH = 2.5
-_BACKWARD_STEPS = 32
 # Moments between two design points: up to _NEAR = (gap / length on which the density varies)^2
-# from _SLOPES derivatives at either end, beyond from differences of tail moments.  Truncation and
-# cancellation meet at 1e-11 there (scanned over var 3..1e4, means up to 30 sd away).
-_SLOPES = 6
+# from derivatives of the density at either end, beyond from differences of tail moments.
+# Truncation and cancellation meet at 1e-11 there (scanned over var 3..1e4, means up to 30 sd away).
 _NEAR = 3.0
 
 
@@ -136,22 +134,22 @@ class _Matern(Kernel):
 
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[p(t) exp(-at); t > 0] + E[p(-t) exp(at); t < 0], t = W - w ~ N(delta, v)."""
-        above = _half_moments(delta, var, self.rate, self.degree)
-        below = _half_moments(-delta, var, self.rate, self.degree)
-        value = _dot(self._coefficients(), above) + _dot(self._coefficients(), below)
+        above = half_moments(delta, var, self.rate, self.degree)
+        below = half_moments(-delta, var, self.rate, self.degree)
+        value = dot(self._coefficients(), above) + dot(self._coefficients(), below)
         return value, jnp.zeros_like(value)
 
     def pair_features(self, delta: Array, var: Array) -> _MaternPoint:
         """Everything in J that needs exp or erfc; see `_MaternPoint`."""
         order = 2 * self.degree
         delta, var = jnp.broadcast_arrays(delta, var)
-        sd = jnp.sqrt(jnp.maximum(var, _SMALLEST_VARIANCE))
+        sd = jnp.sqrt(jnp.maximum(var, SMALLEST_VARIANCE))
         z = delta / sd
 
         def one_side(sign: Array) -> tuple[tuple[Array, ...], ...]:
-            moments = _half_moments(sign * delta, var, 2.0 * self.rate, order)
-            mass = _half_moments(sign * delta, var, 0.0, order)
-            return self._weighted(moments), mass, _density_slopes(z)
+            moments = half_moments(sign * delta, var, 2.0 * self.rate, order)
+            mass = half_moments(sign * delta, var, 0.0, order)
+            return self._weighted(moments), mass, density_slopes(z)
 
         # A loop, because XLA would fuse the n feature evaluations into the n^2 pair stage; on the
         # CPU it ignores optimization_barrier.
@@ -179,14 +177,14 @@ class _Matern(Kernel):
             jnp.where(i_is_high, ia + jb, ja + ib)
             for ia, ib, ja, jb in zip(i.above, i.below, j.above, j.below, strict=True)
         ]
-        outer = _dot(self._taylor(gap), outside)
-        inner = _dot(self._between(gap), _central_moments(i, j, gap, self.degree))
+        outer = dot(self._taylor(gap), outside)
+        inner = dot(self._between(gap), _central_moments(i, j, gap, self.degree))
         return outer + inner, self.rate * gap
 
     def _weighted(self, moments: Sequence[Array]) -> tuple[Array, ...]:
         """Moments of t^n p(t) from moments of t^n."""
         p = self._coefficients()
-        return tuple(_dot(p, moments[n : n + len(p)]) for n in range(len(p)))
+        return tuple(dot(p, moments[n : n + len(p)]) for n in range(len(p)))
 
 
 @dataclass(frozen=True)
@@ -323,76 +321,7 @@ def _product(one: Callable[[int], Parts], dimensions: int) -> Parts:
     return factor, exponent
 
 
-# --- Gaussian moments ---------------------------------------------------------------------------
-
-
-def _dot(coefficients: Sequence[Array | float], terms: Sequence[Array]) -> Array:
-    """sum_n c_n x_n, unrolled."""
-    return functools.reduce(jnp.add, map(operator.mul, coefficients, terms))
-
-
-def _half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Array, ...]:
-    """E[t^n exp(-ct); t > 0], t ~ N(delta, v), n = 0..order.
-
-    = v^(n/2) / sqrt(2 pi) exp(-delta^2 / 2v) G_n(z), z = c sqrt(v) - delta / sqrt(v),
-    with G_n(z) = int_0^inf s^n exp(-zs - s^2/2) ds; delta^n exp(-c delta) [delta > 0] if v = 0.
-    """
-    v, known = jnp.maximum(var, _SMALLEST_VARIANCE), var <= 0.0
-    sd, positive = jnp.sqrt(v), jnp.maximum(delta, 0.0)
-    z, gauss = rate * sd - delta / sd, jnp.exp(-0.5 * delta**2 / v)
-    # exp(-delta^2/2v) G_n overflows piecewise for z << 0.  What it tends to is exp(-c delta + c^2
-    # v/2), the exponents of the two parts added up by hand.
-    near, far = jnp.minimum(z, _SWITCH), jnp.maximum(z, _SWITCH)
-    tilt = jnp.where(known, positive, delta - 0.5 * rate * v)
-    tilt = jnp.exp(-rate * jnp.where(z > _SWITCH, 0.0, tilt)) if rate else jnp.ones_like(z)
-    inner = _near_integrals(near, gauss, tilt, order)
-    outer = _far_integrals(far, gauss, order)
-    side = tilt * jnp.heaviside(delta, 0.5)
-
-    def moment(n: int) -> Array:
-        uncertain = jnp.where(z > _SWITCH, outer[n], inner[n]) * (sd**n * math.sqrt(0.5 / math.pi))
-        return jnp.where(known, side * positive**n, uncertain)
-
-    return tuple(moment(n) for n in range(order + 1))
-
-
-def _near_integrals(z: Array, gauss: Array, tilt: Array, order: int) -> list[Array]:
-    """gauss * G_n(z), z < _SWITCH, given gauss * exp(z^2/2) = tilt.
-
-    G_0 = sqrt(2 pi) Phi(-z) exp(z^2/2), G_1 = 1 - z G_0, G_{n+1} = n G_{n-1} - z G_n.
-    """
-    integrals = [tilt * (math.sqrt(0.5 * math.pi) * erfc(z * math.sqrt(0.5)))]
-    before = gauss
-    for n in range(order):
-        integrals.append(before - z * integrals[n])
-        before = (n + 1) * integrals[n]
-    return integrals
-
-
-def _far_integrals(z: Array, gauss: Array, order: int) -> list[Array]:
-    """gauss * G_n(z), z > _SWITCH, by g_{n-1} = g_n + (n+1) g_{n+1} / z^2, g_0 + g_1 / z^2 = 1.
-
-    G_n = n! / z^(n+1) g_n.  Backwards (Miller) from a large n, where G_{n+1} / G_n has an
-    expansion.
-    """
-    x = 1.0 / z**2
-    u = jnp.sqrt(_BACKWARD_STEPS + 0.5 + 0.25 * z**2)
-    ratio = u - 0.5 * z + (0.125 * z + 0.0625 / u) / u**2
-    after, g = ratio * z / (_BACKWARD_STEPS + 1), [jnp.ones_like(z)]
-    for n in range(_BACKWARD_STEPS, 0, -1):
-        g.append(g[-1] + (n + 1) * x * after)
-        after = g[-2]
-    scale = gauss / (z * (g[-1] + x * g[-2]))
-    return [math.factorial(n) * scale * z**-n * g[-1 - n] for n in range(order + 1)]
-
-
-def _density_slopes(z: Array) -> tuple[Array, ...]:
-    """phi^(n)(-z) = He_n(z) phi(z), He_{n+1} = z He_n - n He_{n-1}, n = 0.._SLOPES-1."""
-    phi = jnp.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-    slopes = [phi, z * phi]
-    for n in range(1, _SLOPES - 1):
-        slopes.append(z * slopes[n] - n * slopes[n - 1])
-    return tuple(slopes)
+# --- moments between two design points ---------------------------------------------------------
 
 
 def _central_moments(i: _MaternPoint, j: _MaternPoint, gap: Array, degree: int) -> list[Array]:
@@ -436,23 +365,7 @@ def _two_point(i: _MaternPoint, j: _MaternPoint, gap: Array, ratio: Array, k: in
     differences of half-line moments cancel.
     """
     total = jnp.zeros_like(gap)
-    for n, weight in reversed(list(enumerate(_two_point_weights(k)))):
+    for n, weight in reversed(list(enumerate(two_point_weights(k)))):
         pair = i.slopes[n] - j.slopes[n] if n % 2 else i.slopes[n] + j.slopes[n]
         total = total * ratio + weight * pair
     return jnp.abs(ratio) * gap ** (2 * k) * total
-
-
-def _two_point_weights(k: int) -> list[float]:
-    """h_n = int_0^1 (s (1-s))^k s^n/n! (1-s)^M sum_{l < M-n} C(M-1+l, l) s^l ds, M = _SLOPES."""
-    return [
-        sum(
-            math.comb(_SLOPES - 1 + m, m) * _beta(k + n + m, k + _SLOPES) / math.factorial(n)
-            for m in range(_SLOPES - n)
-        )
-        for n in range(_SLOPES)
-    ]
-
-
-def _beta(p: int, q: int) -> float:
-    """int_0^1 s^p (1-s)^q ds = p! q! / (p+q+1)!."""
-    return math.factorial(p) * math.factorial(q) / math.factorial(p + q + 1)
