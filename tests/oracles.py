@@ -24,8 +24,8 @@ class Process:
     nugget: float
 
     def correlation(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Product over columns of the textbook kernel; no nugget."""
-        r = np.abs(a[:, None, :] - b[None, :, :]) / self.lengthscale
+        """Product over columns of the textbook kernel; no nugget. Leading axes are batches."""
+        r = np.abs(a[..., :, None, :] - b[..., None, :, :]) / self.lengthscale
         if self.kernel == "squared_exponential":
             each = np.exp(-(r**2))
         elif self.kernel == "matern52":
@@ -36,7 +36,7 @@ class Process:
 
     def covariance(self, x: np.ndarray, counts: np.ndarray | float = 1.0) -> np.ndarray:
         """Of the means of ``counts`` observations a row."""
-        noise = self.nugget / np.broadcast_to(counts, len(x))
+        noise = self.nugget / np.broadcast_to(counts, x.shape[-2])
         return self.scale * (self.correlation(x, x) + np.diag(noise))
 
     def log_density(self, x: np.ndarray, y: np.ndarray) -> float:
@@ -55,8 +55,12 @@ class Process:
         gain = np.linalg.solve(self.covariance(x, counts), cross.T).T
         return gain @ y, self.covariance(at) - gain @ cross.T
 
-    def draw(self, rng: np.random.Generator, x: np.ndarray, counts: float = 1.0) -> np.ndarray:
-        return np.linalg.cholesky(self.covariance(x, counts)) @ rng.normal(size=len(x))
+    def draw(
+        self, rng: np.random.Generator, x: np.ndarray, counts: np.ndarray | float = 1.0
+    ) -> np.ndarray:
+        """One draw for each batch of rows."""
+        root = np.linalg.cholesky(self.covariance(x, counts))
+        return (root @ rng.normal(size=(*x.shape[:-1], 1)))[..., 0]
 
     # Parameters θ = (log γ of the columns that are read, log η).
 

@@ -23,6 +23,8 @@ from deepemu.core.predict import Ensemble, Member
 T = TypeVar("T")
 
 _ONE_PROGRAM = threading.Lock()
+SMALLEST_BUCKET = 16
+DRAW_STREAM = 1
 
 # Prediction holds about eleven n×n matrices of doubles per test row and uncertain column.
 PAIR_TEMPORARIES = 11 * 8
@@ -41,12 +43,12 @@ def float64() -> Iterator[None]:
 
 
 def bucket(n_rows: int) -> int:
-    """Rows after padding: a step of 16 below 128, 32 below 256, then about an eighth of n.
+    """Rows after padding: the next multiple of an eighth of the power of two below, at least 16.
 
-    Data may grow within a bucket without a new program; the n³ work grows by at most 40 %
-    once n is past 100.
+    Data may grow within a bucket without a new program; from 128 rows on, padding adds at most an
+    eighth to the rows and 42 % to the n³ work.
     """
-    step = 16 if n_rows <= 128 else max(32, 32 * (n_rows // 256))  # noqa: PLR2004
+    step = max(SMALLEST_BUCKET, 2 ** (int(n_rows).bit_length() - 1) // 8)
     return -(-n_rows // step) * step
 
 
@@ -203,28 +205,34 @@ def to_numpy(tree: T) -> T:
 
 
 def fit_single_layer(
-    net: Network, starts: LayerParams, data: Data, n_steps: int, tolerance: float
+    net: Network, starts: LayerParams, data: Data, n_scout: int, n_polish: int, tolerance: float
 ) -> tuple[LayerParams, Array]:
-    """Best of several ascents of a one-layer network, node by node, with its objective.
+    """A one-layer network's best parameters and objective, node by node.
 
-    Starts lie along the first axis.
+    A few steps from each start (along the first axis) choose the one that is followed to the top.
     """
-    return _compiled(_fit_single_layer, ("network_", "tolerance"))(
-        net, starts, data, jnp.asarray(n_steps), tolerance
+    return _compiled(_fit_single_layer, ("network_",))(
+        net, starts, data, *(jnp.asarray(v) for v in (n_scout, n_polish, tolerance))
     )
 
 
 def _fit_single_layer(
-    network_: Network, starts: LayerParams, data: Data, n_steps: Array, tolerance: float
+    network_: Network,
+    starts: LayerParams,
+    data: Data,
+    n_scout: Array,
+    n_polish: Array,
+    tolerance: Array,
 ) -> tuple[LayerParams, Array]:
     sites = network.layer_sites(network_, 0, data)
-    ascend = lambda start: sem.fit_layer(  # noqa: E731
-        network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance
-    )
-    ends, values = jax.lax.map(ascend, starts)
+
+    def ascend(start: LayerParams, n_steps: Array) -> tuple[LayerParams, Array]:
+        return sem.fit_layer(network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance)
+
+    ends, values = jax.lax.map(lambda start: ascend(start, n_scout), starts)
     best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), axis=0)
     choose = jax.vmap(lambda tries, i: tries[i], (1, 0))
-    return jax.tree.map(lambda each: choose(each, best), (ends, values))
+    return ascend(jax.tree.map(lambda each: choose(each, best), ends), n_polish)
 
 
 # --- prediction ------------------------------------------------------------------------------
@@ -248,31 +256,26 @@ def _chunks(x: np.ndarray, size: int) -> Iterator[tuple[int, Array]]:
         yield rows.shape[0], pad_rows(rows, size)
 
 
-def predict_members(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances (members, m, q) of every member at scaled inputs (m, d)."""
+def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mixture mean and variance (m, q) over all members at scaled inputs (m, d).
+
+    Members are visited by a host loop, not lax.map: inside a loop XLA's CPU backend runs the pair
+    sums four times slower.
+    """
     program = _compiled(predict.propagate_rows, ("network",))
-    size = _chunk_rows(ensemble)
+    mix = _compiled(gaussian.mixture)
+    members = jax.device_put([row(ensemble.members, i) for i in range(len(ensemble.weights))])
+    data = jax.device_put(ensemble.data)
     means, variances = [], []
-    for index in range(ensemble.weights.shape[0]):
-        member = row(ensemble.members, index)
-        # A host loop, not lax.map: inside a loop XLA's CPU backend runs the pair sums 4x slower.
-        parts = [
-            (n, program(network=ensemble.network, member=member, data=ensemble.data, x=rows))
-            for n, rows in _chunks(x, size)
+    for n_true, rows in _chunks(x, _chunk_rows(ensemble)):
+        each = [
+            program(network=ensemble.network, member=member, data=data, x=rows)
+            for member in members
         ]
-        means.append(np.concatenate([np.asarray(at.mean)[:n] for n, at in parts]))
-        variances.append(np.concatenate([np.asarray(at.var)[:n] for n, at in parts]))
-    return np.stack(means), np.stack(variances)
-
-
-def mix(
-    ensemble: Ensemble, means: np.ndarray, variances: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mixture mean and variance over members."""
-    mixed = gaussian.mixture(
-        gaussian.Gaussian(jnp.asarray(means), jnp.asarray(variances)), ensemble.weights
-    )
-    return np.asarray(mixed.mean), np.asarray(mixed.var)
+        mixed = mix(stack(each), ensemble.weights)
+        means.append(np.asarray(mixed.mean)[:n_true])
+        variances.append(np.asarray(mixed.var)[:n_true])
+    return np.concatenate(means), np.concatenate(variances)
 
 
 def leave_one_out(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
@@ -281,19 +284,25 @@ def leave_one_out(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
 
 
 def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> np.ndarray:
-    """Joint draws (n_samples, m, q), each from a member drawn by its weight."""
-    key_pick, key_draw = jax.random.split(seed_key(seed))
-    picks = jax.random.choice(key_pick, ensemble.weights.shape[0], (n_samples,), p=ensemble.weights)
+    """Joint draws (n_samples, m, q), each from a member drawn by its weight.
+
+    Rows are padded behind the true ones, whose draws do not depend on them.
+    """
+    picks = np.random.default_rng(seed).choice(
+        len(ensemble.weights), n_samples, p=np.asarray(ensemble.weights)
+    )
+    # A stream of its own: the same seed may have trained the emulator.
+    keys = split_key(jax.random.fold_in(seed_key(seed), DRAW_STREAM), n_samples)
     program = _compiled(predict.draw, ("network",))
-    rows = jnp.asarray(x)
+    rows = pad_rows(x, bucket(len(x)))
     draws = [
         program(
-            key, network=ensemble.network, member=row(ensemble.members, int(pick)),
+            key, network=ensemble.network, member=row(ensemble.members, pick),
             data=ensemble.data, x=rows,
         )
-        for key, pick in zip(split_key(key_draw, n_samples), picks, strict=True)
+        for key, pick in zip(keys, picks, strict=True)
     ]  # fmt: skip
-    return np.asarray(jnp.stack(draws))
+    return np.stack(draws)[:, : len(x)]
 
 
 # --- growing the data ------------------------------------------------------------------------
@@ -304,15 +313,15 @@ def extend_chains(
 ) -> sem.Chain:
     """Stacked chains over the grown data: latents are kept at old rows, and start at their
     conditional mean given the present imputation at new ones."""
-    new_rows = jnp.asarray(np.asarray(grown.x)[n_old : n_old + n_new])
     size = grown.x.shape[0]
+    new_rows = pad_rows(np.asarray(grown.x)[n_old : n_old + n_new], bucket(max(n_new, 1)))
     program = _compiled(predict.conditional_mean, ("network",))
     latents = []
     for member in build_members(net, chains, data):
         means = program(network=net, member=member, data=data, x=new_rows)
         latents.append(
             tuple(
-                pad_rows(np.concatenate([np.asarray(old)[:n_old], np.asarray(new)]), size)
+                pad_rows(np.concatenate([np.asarray(old)[:n_old], np.asarray(new)[:n_new]]), size)
                 for old, new in zip(member.latents, means, strict=True)
             )
         )

@@ -2,7 +2,6 @@
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
-from numbers import Integral, Real
 from typing import Any, Self
 
 import numpy as np
@@ -17,14 +16,26 @@ from deepemu.core import impute, sem
 from deepemu.core.network import Data, Network
 from deepemu.core.priors import Prior
 from deepemu.errors import InputError
-from deepemu.layers import ESTIMATE, Layer, build_network
+from deepemu.layers import (
+    ESTIMATE,
+    Layer,
+    build_network,
+    checked_layers,
+    is_real,
+    require_choice,
+    require_whole,
+    with_scales,
+)
 from deepemu.training import Plan, Trained
 from deepemu.validation import (
     Replicates,
     Scaling,
     collapse_replicates,
+    require_numbers,
     require_two_sites,
+    require_varied_columns,
     scaling_of,
+    site_means,
     warn_if_constant,
     without_spread,
 )
@@ -32,7 +43,7 @@ from deepemu.validation import (
 WIDEST_DEFAULT = 6
 BLOCK = 5
 STARTING_NUGGET = 1e-3
-SWEEPS = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
+SWEEPS: dict[str, impute.Moves] = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
 
 
 class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
@@ -60,51 +71,45 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         Inputs and outputs are scaled inside; predictions come back in the units of y.
         """
         x, outputs = self._checked(X, y, ensure_min_samples=2)
-        self._one_dimensional = outputs.ndim == 1
-        self._x_train, self._y_train = x.copy(), outputs.reshape(len(x), -1).copy()
-        layers = self._layers(x.shape[1])
-        network = build_network(layers, x.shape[1], self._y_train.shape[1])
-        warn_if_constant(self._y_train)
-        scaling = scaling_of(self._x_train, self._y_train)
-        sites = self._sites(layers, scaling)
+        layers = with_scales(self._layers(x.shape[1]))
+        rows = outputs.reshape(len(x), -1)
+        network = build_network(layers, x.shape[1], rows.shape[1])
+        warn_if_constant(rows)
+        scaling = scaling_of(x, rows if _is_noisy(network) else site_means(x, rows))
+        sites = _sites(network, scaling, x, rows)
         with _boundary.float64():
-            data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares)
+            data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
             trained = self._train(network, layers, data, self._seed())
-        self._scaling, self._site_data = scaling, sites
-        return self._store(trained)
+        self._one_dimensional, self._scaling = outputs.ndim == 1, scaling
+        return self._store(trained, sites, x.copy(), rows.copy())
 
     def _checked(self, X: ArrayLike, y: ArrayLike, **rules: Any) -> tuple[np.ndarray, np.ndarray]:
         """Finite doubles of matching lengths; scikit-learn's messages where they are not."""
+        require_numbers(X, "X")
+        require_numbers(y, "y")
         x, outputs = validate_data(
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, **rules
         )
         return x, np.asarray(outputs, dtype=np.float64)
 
-    def _sites(self, layers: list[Layer], scaling: Scaling) -> Replicates:
-        """The training data in core units, one row for each distinct input."""
-        sites = collapse_replicates(
-            scaling.x_to_core(self._x_train), scaling.y_to_core(self._y_train)
-        )
-        require_two_sites(sites, len(self._x_train))
-        return sites if layers[-1].nugget == ESTIMATE else without_spread(sites)
-
     def _seed(self) -> int:
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _store(self, trained: Trained) -> Self:
-        self.ensemble_ = trained.ensemble
-        self._chains = trained.chains
+    def _store(self, trained: Trained, sites: Replicates, x: np.ndarray, y: np.ndarray) -> Self:
+        """All of the fitted state, at once and last, so that a failure changes nothing."""
+        self._x_train, self._y_train, self._site_data = x, y, sites
+        self._chains, self.ensemble_ = trained.chains, trained.ensemble
         self.trace_ = _trace_in_words(trained.trace)
-        self.n_outputs_ = self._y_train.shape[1]
+        self.n_outputs_ = y.shape[1]
         return self
 
     def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
         """Add rows and go on training from the present state.
 
-        Scaling is kept. Hidden variables of new rows start at their conditional mean given each
-        chain's last imputation.
+        A `DGP` runs a fifth of its iterations, and `trace_` shows those. Scaling is kept. Hidden
+        variables of new rows start at their conditional mean given each chain's last imputation.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "ensemble_")
         x, outputs = self._checked(X_new, y_new, reset=False)
         outputs = outputs.reshape(len(x), -1)
         if outputs.shape[1] != self.n_outputs_:
@@ -112,25 +117,21 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
                 f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
                 f"{self.n_outputs_}; pass one column per output."
             )
+        require_varied_columns(self._x_train, x)
+        rows_x = np.vstack([self._x_train, x])
+        rows_y = np.vstack([self._y_train, outputs])
+        sites = _sites(self.ensemble_.network, self._scaling, rows_x, rows_y)
         n_before = len(self._site_data.x)
-        before = self._x_train, self._y_train
-        self._x_train = np.vstack([self._x_train, x])
-        self._y_train = np.vstack([self._y_train, outputs])
-        try:
-            layers = self._layers(x.shape[1])
-            sites = self._sites(layers, self._scaling)
-            with _boundary.float64():
-                data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares)
-                chains = _boundary.extend_chains(
-                    self.ensemble_.network, self._chains, self.ensemble_.data, data,
-                    n_before, len(sites.x) - n_before,
-                )  # fmt: skip
-                trained = self._go_on(chains, data, self._seed())
-        except BaseException:
-            self._x_train, self._y_train = before
-            raise
-        self._site_data = sites
-        return self._store(trained)
+        with _boundary.float64():
+            data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
+            chains = _boundary.extend_chains(
+                self.ensemble_.network, self._chains, self.ensemble_.data, data,
+                n_before, len(sites.x) - n_before,
+            )  # fmt: skip
+            # With a fixed random_state, a seed of its own for each size: fit's draws are used up.
+            seed = np.random.SeedSequence([self._seed(), len(sites.x)]).generate_state(1)
+            trained = self._go_on(chains, data, int(seed[0]))
+        return self._store(trained, sites, rows_x, rows_y)
 
     # --- using -------------------------------------------------------------------------------
 
@@ -139,11 +140,12 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """Mean (and standard deviation) of the outputs at the rows of X.
 
-        The mean and variance of the mixture over all imputations of all chains.
+        The mean and variance of the mixture over all imputations of all chains. The variance is
+        that of a new run, so it includes the nugget.
         """
         x = self._to_core(X)
         with _boundary.float64():
-            mean, var = _boundary.mix(self.ensemble_, *_boundary.predict_members(self.ensemble_, x))
+            mean, var = _boundary.predict_mixture(self.ensemble_, x)
         mean = self._shape(self._scaling.mean_to_user(mean))
         return (mean, self._shape(self._scaling.std_to_user(np.sqrt(var)))) if return_std else mean
 
@@ -152,8 +154,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
 
         Each draw takes one imputed network and draws every layer jointly over the rows.
         """
-        if not isinstance(n_samples, Integral) or n_samples < 1:
-            raise InputError(f"n_samples is {n_samples!r}; it must be a positive integer.")
+        require_whole("n_samples", n_samples)
         x = self._to_core(X)
         seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
         with _boundary.float64():
@@ -168,7 +169,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         hidden variables that were imputed with the row present, and therefore optimistic: use
         cross-validation for an honest score.
         """
-        check_is_fitted(self)
+        check_is_fitted(self, "ensemble_")
         with _boundary.float64():
             mean, var = _boundary.leave_one_out(self.ensemble_)
         rows = self._site_data.site_of_row
@@ -179,7 +180,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         )
 
     def _to_core(self, X: ArrayLike) -> np.ndarray:
-        check_is_fitted(self)
+        check_is_fitted(self, "ensemble_")
         return self._scaling.x_to_core(validate_data(self, X, dtype=np.float64, reset=False))
 
     def _shape(self, values: np.ndarray) -> np.ndarray:
@@ -236,7 +237,6 @@ class GP(_Emulator):
                 lengthscale=self.lengthscale,
                 prior=self.prior,
                 nugget=self.nugget,
-                scale=ESTIMATE,
             )
         ]
 
@@ -335,6 +335,8 @@ class DGP(_Emulator):
 
         Squared exponential, one lengthscale a node, nugget 1e-6, 10 sweeps an iteration, 75 %
         burn-in, full-circle brackets; ``connect_input=True`` gives SI-IC. ``changes`` override.
+        As in the authors' software, lengthscales have a gamma(1.6, 0.3) prior; each M-step takes
+        up to 10 scoring steps from the last estimate.
         """
         settings: dict[str, Any] = {
             "kernel": "squared_exponential",
@@ -353,8 +355,8 @@ class DGP(_Emulator):
 
     def _layers(self, n_inputs: int) -> list[Layer]:
         if self.layers is not None:
-            return list(self.layers)
-        _require_whole("depth", self.depth)
+            return checked_layers(self.layers)
+        require_whole("depth", self.depth)
         width = min(n_inputs, WIDEST_DEFAULT) if self.width is None else self.width
         common: dict[str, Any] = {
             "kernel": self.kernel,
@@ -363,17 +365,16 @@ class DGP(_Emulator):
             "prior": self.prior,
         }
         hidden = [Layer(width=width, **common)] * (self.depth - 1)
-        return [*hidden, Layer(nugget=self.nugget, scale=ESTIMATE, **common)]
+        return [*hidden, Layer(nugget=self.nugget, **common)]
 
     def _plan(self, n_iter: int) -> Plan:
         for name in ("n_chains", "n_iter", "n_sweeps", "n_imputations", "n_scoring"):
-            _require_whole(name, getattr(self, name))
-        if not isinstance(self.burn_in, Real) or not 0 <= self.burn_in < 1:
+            require_whole(name, getattr(self, name))
+        if not is_real(self.burn_in) or not 0 <= self.burn_in < 1:
             raise InputError(f"burn_in is {self.burn_in!r}; it must be at least 0 and below 1.")
-        if not isinstance(self.bracket, Real) or not self.bracket > 0:
+        if not is_real(self.bracket) or not self.bracket > 0:
             raise InputError(f"bracket is {self.bracket!r}; it must be a positive number.")
-        if self.sweep not in SWEEPS:
-            raise InputError(f"sweep is {self.sweep!r}; choose one of {', '.join(SWEEPS)}.")
+        require_choice(self.sweep, "sweep", tuple(SWEEPS))
         return Plan(
             sem.Schedule(SWEEPS[self.sweep], BLOCK),
             n_iter,
@@ -399,17 +400,24 @@ class DGP(_Emulator):
         return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
 
 
+def _is_noisy(network: Network) -> bool:
+    """Whether outputs scatter about the emulated function, so that replicates differ."""
+    return network.layers[-1].free_nugget
+
+
+def _sites(network: Network, scaling: Scaling, x: np.ndarray, y: np.ndarray) -> Replicates:
+    """The training data in core units, one row for each distinct input."""
+    sites = collapse_replicates(scaling.x_to_core(x), scaling.y_to_core(y))
+    require_two_sites(sites, len(x))
+    return sites if _is_noisy(network) else without_spread(sites)
+
+
 def _starting_params(network: Network, layers: list[Layer]) -> Any:
-    scales = [1.0 if layer.scale == ESTIMATE else float(layer.scale) for layer in layers]
+    scales = [float(layer.scale) if is_real(layer.scale) else 1.0 for layer in layers]
     nuggets = [
         STARTING_NUGGET if layer.nugget == ESTIMATE else float(layer.nugget) for layer in layers
     ]
     return training.starting_params(network, scales, nuggets)
-
-
-def _require_whole(name: str, value: object) -> None:
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
-        raise InputError(f"{name} is {value!r}; it must be a positive integer.")
 
 
 def _trace_in_words(trace: sem.Trace) -> dict[str, Any]:

@@ -1,8 +1,11 @@
 """How a user describes a network, and its translation to the core's `Network`."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
+from typing import TypeGuard
+
+import numpy as np
 
 from deepemu.core import kernels
 from deepemu.core.network import LayerSpec, Network
@@ -10,7 +13,7 @@ from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Prior, R
 from deepemu.errors import InputError
 
 ESTIMATE = "estimate"
-KERNELS = ("squared_exponential", "matern52", "matern32")
+SMALLEST_NUGGET = 1e-7
 
 _PRIORS: dict[str, Prior] = {
     "gamma": Independent(Gamma()),
@@ -39,10 +42,10 @@ class Layer:
         layer, of the global inputs. Default: all columns.
     prior : {"gamma", "inverse_gamma", "reference", "none"} or a prior object
         Prior on lengthscales and nugget.
-    scale : float or "estimate"
-        Variance of the nodes' outputs.
-    nugget : float or "estimate"
-        Nugget relative to the scale.
+    scale : float, "estimate" or None
+        Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
+    nugget : float of at least 1e-7, or "estimate"
+        Nugget relative to the scale. Below 1e-7 round-off would pass for uncertainty.
     """
 
     width: int | None = None
@@ -51,37 +54,47 @@ class Layer:
     connect_input: bool = True
     reads: Sequence[Sequence[int]] | None = None
     prior: str | Prior = "gamma"
-    scale: float | str = 1.0
-    nugget: float | str = field(default=1e-6)
+    scale: float | str | None = None
+    nugget: float | str = 1e-6
 
 
 def build_network(layers: Sequence[Layer], n_inputs: int, n_outputs: int) -> Network:
     """The static structure, with every choice checked."""
-    if not layers:
-        raise InputError("layers is empty; give at least one Layer.")
     specs: list[LayerSpec] = []
     for index, layer in enumerate(layers):
         last = index == len(layers) - 1
         width = n_outputs if layer.width is None and last else layer.width
-        _require(
-            isinstance(width, Integral) and width >= 1,
-            f"width of layer {index + 1} is {width!r}; it must be a positive integer.",
-        )
+        require_whole(f"width of layer {index + 1}", width)
         _require(
             not last or width == n_outputs,
             f"the last layer has width {width} but y has {n_outputs} column(s); make them equal.",
         )
         n_previous = specs[-1].width if specs else 0
-        connected = layer.connect_input or index == 0
+        _require(
+            isinstance(layer.connect_input, bool | np.bool_),
+            f"connect_input of layer {index + 1} is {layer.connect_input!r}; it must be True or "
+            "False.",
+        )
+        connected = bool(layer.connect_input) or index == 0
         specs.append(_spec(layer, index, int(width), n_previous + connected * n_inputs))  # type: ignore[arg-type]
     return Network(n_inputs, tuple(specs))
 
 
+def checked_layers(layers: object) -> list[Layer]:
+    """The ``layers`` argument as a list, if it is a non-empty sequence of Layer."""
+    sequence = list(layers) if isinstance(layers, Sequence) else []
+    _require(
+        bool(sequence) and all(isinstance(layer, Layer) for layer in sequence),
+        f"layers is {layers!r}; it must be a list of at least one Layer.",
+    )
+    return sequence
+
+
 def _spec(layer: Layer, index: int, width: int, n_columns: int) -> LayerSpec:
-    _require_choice(layer.kernel, f"kernel of layer {index + 1}", KERNELS)
-    _require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", ("ard", "shared"))
-    _positive_or_estimate(layer.scale, f"scale of layer {index + 1}")
-    _positive_or_estimate(layer.nugget, f"nugget of layer {index + 1}")
+    require_choice(layer.kernel, f"kernel of layer {index + 1}", kernels.NAMES)
+    require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", ("ard", "shared"))
+    _number_or_estimate(layer.scale, f"scale of layer {index + 1}", 0.0)
+    _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", SMALLEST_NUGGET)
     return LayerSpec(
         kernel=kernels.by_name(layer.kernel),
         reads=_reads(layer, index, width, n_columns),
@@ -100,11 +113,12 @@ def _reads(layer: Layer, index: int, width: int, n_columns: int) -> tuple[tuple[
         f"reads of layer {index + 1} names {len(layer.reads)} node(s) but its width is {width}.",
     )
     for columns in layer.reads:
-        inside = all(isinstance(c, Integral) and 0 <= c < n_columns for c in columns)
+        listed = list(columns) if isinstance(columns, Sequence | np.ndarray) else []
+        inside = all(isinstance(c, Integral) and 0 <= c < n_columns for c in listed)
         _require(
-            len(columns) > 0 and inside,
-            f"reads of layer {index + 1} has {list(columns)}; each node needs at least one column "
-            f"between 0 and {n_columns - 1}.",
+            len(listed) > 0 and inside,
+            f"reads of layer {index + 1} has {columns!r}; each node needs a list of at least one "
+            f"column between 0 and {n_columns - 1}.",
         )
     return tuple(tuple(c in columns for c in range(n_columns)) for columns in layer.reads)
 
@@ -113,21 +127,41 @@ def prior_by_name(prior: str | Prior) -> Prior:
     """A prior object as it is, or the one of that name with its default coefficients."""
     if isinstance(prior, Prior):
         return prior
-    _require_choice(prior, "prior", tuple(_PRIORS))
+    require_choice(prior, "prior", tuple(_PRIORS))
     return _PRIORS[prior]
 
 
-def _positive_or_estimate(value: object, name: str) -> None:
-    number = float(value) if isinstance(value, Real) and not isinstance(value, bool) else 0.0
-    positive = 0.0 < number < float("inf")
+def _number_or_estimate(value: object, name: str, least: float) -> None:
+    number = is_real(value) and max(least, 5e-324) <= value < float("inf")
+    bound = f"of at least {least:g}" if least else "above 0"
     _require(
-        positive or value == ESTIMATE,
-        f"{name} is {value!r}; it must be a positive number or 'estimate'.",
+        number or (isinstance(value, str) and value == ESTIMATE),
+        f"{name} is {value!r}; it must be a number {bound} or 'estimate'.",
     )
 
 
-def _require_choice(value: object, name: str, choices: Sequence[str]) -> None:
-    _require(value in choices, f"{name} is {value!r}; choose one of {', '.join(choices)}.")
+def with_scales(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers with the default scale written out: 1 if hidden, estimated if last."""
+    default = lambda index: ESTIMATE if index == len(layers) - 1 else 1.0  # noqa: E731
+    return [
+        replace(layer, scale=default(index)) if layer.scale is None else layer
+        for index, layer in enumerate(layers)
+    ]
+
+
+def is_real(value: object) -> TypeGuard[float]:
+    """A number that is not a truth value."""
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def require_choice(value: object, name: str, choices: Sequence[str]) -> None:
+    known = isinstance(value, str) and value in choices
+    _require(known, f"{name} is {value!r}; choose one of {', '.join(choices)}.")
+
+
+def require_whole(name: str, value: object) -> None:
+    whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
+    _require(whole, f"{name} is {value!r}; it must be a positive integer.")
 
 
 def _require(condition: bool, message: str) -> None:

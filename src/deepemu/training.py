@@ -7,15 +7,16 @@ import jax
 import numpy as np
 
 from deepemu import _boundary
-from deepemu._progress import Progress, deferred_interrupt
+from deepemu._progress import Interrupt, Progress, deferred_interrupt
 from deepemu.core import impute, sem
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
-from deepemu.core.predict import Ensemble
+from deepemu.core.predict import Ensemble, Member
 from deepemu.errors import InterruptedFitWarning, NumericalError
 
 BURN_STEPS = 4
 THIN_STEPS = 2
 GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
+GP_SCOUT_STEPS = 15
 GP_STEPS = 200
 GP_TOLERANCE = 1e-7
 
@@ -104,9 +105,10 @@ def train(
     keys = _boundary.split_key(key_train, n_chains)
     effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.bracket, True)
     traces: list[sem.Trace] = []
+    steps = plan.n_iter + plan.n_imputations
     with (
         deferred_interrupt() as interrupt,
-        Progress("training", plan.n_iter * n_chains, show_progress) as progress,
+        Progress("training", steps * n_chains, show_progress) as progress,
     ):
         for first in range(0, plan.n_iter, plan.schedule.block):
             n_now = min(plan.schedule.block, plan.n_iter - first)
@@ -115,57 +117,70 @@ def train(
                 n_now, progress.advance,
             )  # fmt: skip
             traces.append(trace)
-            if interrupt.requested:
-                _warn_interrupted(first + n_now, plan.n_iter)
+            if interrupt.requested and first + n_now < plan.n_iter:
+                _warn_interrupted(f"{first + n_now} of {plan.n_iter} iterations")
                 break
-    trace = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *traces)
-    _require_finite(trace)
-    return _conclude(key_keep, network, plan, chains, data, trace)
+        trace = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *traces)
+        _require_finite(trace.log_density)
+        chains = _average_late(plan, chains, trace)
+        return _impute(key_keep, network, plan, chains, data, trace, progress, interrupt)
 
 
-def _warn_interrupted(done: int, wanted: int) -> None:
+def _warn_interrupted(done: str) -> None:
     warnings.warn(
-        f"Training was interrupted after {done} of {wanted} iterations; the emulator uses those. "
+        f"Training was interrupted after {done}; the emulator uses those. "
         "Fit again to train in full.",
         InterruptedFitWarning,
         stacklevel=5,
     )
 
 
-def _conclude(
+def _average_late(plan: Plan, chains: sem.Chain, trace: sem.Trace) -> sem.Chain:
+    """Each chain with its parameters averaged over the iterations after burn-in."""
+    n_done = trace.log_density.shape[1]
+    burn = min(int(plan.burn_in * n_done), n_done - 1)
+    kept = jax.tree.map(lambda path: path[:, burn:], trace.params)
+    return sem.Chain(_boundary.average(kept), chains.imputation)
+
+
+def _impute(
     key: jax.Array,
     network: Network,
     plan: Plan,
     chains: sem.Chain,
     data: Data,
     trace: sem.Trace,
+    progress: Progress,
+    interrupt: Interrupt,
 ) -> Trained:
-    """Average each chain's parameters, impute with them, and gather the imputed networks.
+    """Imputed networks of all chains with their parameters held, ordered by chain.
 
     The training program serves with no scoring steps. Imputations are two I-steps' sweeps apart,
-    after four more for the averaged parameters to take hold. Members are ordered by chain.
+    after four more for the averaged parameters to take hold. A Ctrl-C keeps those that are there.
     """
     n_chains, n_done = trace.log_density.shape
-    burn = min(int(plan.burn_in * n_done), n_done - 1)
-    kept = jax.tree.map(lambda path: path[:, burn:], trace.params)
-    chains = sem.Chain(_boundary.average(kept), chains.imputation)
-    draws = []
+    trained_in_full = n_done == plan.n_iter
+    draws: list[list[Member]] = []
     for index in range(plan.n_imputations):
         n_steps = THIN_STEPS + (BURN_STEPS if index == 0 else 0)
         effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
         keys = _boundary.split_key(jax.random.fold_in(key, index), n_chains)
         chains, _ = _boundary.train_block(
-            keys, network, plan.schedule, effort, chains, data, 1, lambda _: None
+            keys, network, plan.schedule, effort, chains, data, 1, progress.advance
         )
         draws.append(_boundary.build_members(network, chains, data))
+        if interrupt.requested and trained_in_full and index + 1 < plan.n_imputations:
+            _warn_interrupted(f"{index + 1} of {plan.n_imputations} imputations")
+            break
     members = [member for of_chain in zip(*draws, strict=True) for member in of_chain]
     weights = _boundary.array(np.full(len(members), 1.0 / len(members)))
-    ensemble = Ensemble(network, data, _boundary.stack(members), weights)
-    return Trained(_boundary.to_numpy(ensemble), _boundary.to_numpy(chains), trace)
+    ensemble = _boundary.to_numpy(Ensemble(network, data, _boundary.stack(members), weights))
+    _require_finite(ensemble.members.factors[-1].alpha)
+    return Trained(ensemble, _boundary.to_numpy(chains), trace)
 
 
-def _require_finite(trace: sem.Trace) -> None:
-    if not np.all(np.isfinite(trace.log_density)):
+def _require_finite(values: jax.Array) -> None:
+    if not np.all(np.isfinite(values)):
         raise NumericalError(
             "A correlation matrix was not positive definite in double precision; "
             "raise the nugget (for instance to 1e-5) or remove rows of X that nearly coincide."
@@ -175,13 +190,14 @@ def _require_finite(trace: sem.Trace) -> None:
 def train_single_layer(network: Network, data: Data, params: LayerParams, seed: int) -> Trained:
     """A plain Gaussian process: the best of several ascents, and one member."""
     starts = _gp_starts(params, seed)
-    fitted, values = _boundary.fit_single_layer(network, starts, data, GP_STEPS, GP_TOLERANCE)
+    fitted, values = _boundary.fit_single_layer(
+        network, starts, data, GP_SCOUT_STEPS, GP_STEPS, GP_TOLERANCE
+    )
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
-    trace = jax.tree.map(add_axes, sem.Trace((fitted,), values.sum()))
-    _require_finite(trace)
+    trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
+    _require_finite(trace.log_density)
     member = _boundary.build_member(network, (fitted,), (), data)
-    stacked = jax.tree.map(lambda each: each[None], member)
-    ensemble = Ensemble(network, data, stacked, _boundary.array(np.ones(1)))
+    ensemble = Ensemble(network, data, _boundary.stack([member]), _boundary.array(np.ones(1)))
     chain = _boundary.stack([sem.Chain((fitted,), impute.start((), 1.0))])
     return Trained(_boundary.to_numpy(ensemble), chain, trace)
 

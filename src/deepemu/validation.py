@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,20 +65,24 @@ def _require_finite_span(span: Floats, name: str) -> None:
 
 
 def warn_if_constant(y: Floats) -> None:
-    constant = np.flatnonzero(np.ptp(y, axis=0) <= _round_off(y))
+    with np.errstate(over="ignore"):
+        constant = np.flatnonzero(np.ptp(y, axis=0) <= _round_off(y))
     if constant.size:
         which = "y is" if y.shape[1] == 1 else f"column(s) {constant.tolist()} of y are"
         warnings.warn(
             f"{which} constant over the {y.shape[0]} training rows: the emulator returns that "
             "constant with almost no uncertainty; check that the inputs were varied.",
             DataWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
 
 
 @dataclass(frozen=True)
 class Replicates:
-    """Distinct rows of X in order of first appearance, and the outputs observed at each."""
+    """Distinct rows of X in order of first appearance, and the outputs observed at each.
+
+    ``squares`` (sites, q) are sums of squares about the site means.
+    """
 
     x: Floats
     y: Floats
@@ -91,14 +96,42 @@ def collapse_replicates(x: Floats, y: Floats) -> Replicates:
     _, first, site = np.unique(x, axis=0, return_index=True, return_inverse=True)
     order = np.argsort(first)
     site = np.argsort(order)[site.ravel()]
+    first = first[order]
     counts = np.bincount(site).astype(float)
-    sums = np.zeros((counts.size, y.shape[1]))
-    np.add.at(sums, site, y)
-    means = sums / counts[:, None]
-    # A site seen once keeps its output to the last digit.
-    means[counts == 1] = y[first[order]][counts == 1]
-    squares = ((y - means[site]) ** 2).sum(axis=0)
-    return Replicates(x[first[order]], means, counts, squares, site)
+    # Means are taken of differences from a site's first output: equal outputs keep every digit.
+    means = y[first] + _sum_by_site(y - y[first][site], site) / counts[:, None]
+    squares = _sum_by_site((y - means[site]) ** 2, site)
+    return Replicates(x[first], means, counts, squares, site)
+
+
+def _sum_by_site(values: Floats, site: Floats) -> Floats:
+    sums = np.zeros((site.max() + 1, values.shape[1]))
+    np.add.at(sums, site, values)
+    return sums
+
+
+def site_means(x: Floats, y: Floats) -> Floats:
+    """Mean outputs at the distinct rows of X."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return collapse_replicates(x, y).y
+
+
+def require_numbers(values: Any, name: str) -> None:
+    """Text and dates convert to doubles without complaint; neither is what the user means."""
+    kind = getattr(values, "dtype", None) if hasattr(values, "dtype") else np.asarray(values).dtype
+    if getattr(kind, "kind", "O") in "mMSU":
+        raise InputError(f"{name} has dtype {kind}; convert it to numbers first.")
+
+
+def require_varied_columns(x_old: Floats, x_new: Floats) -> None:
+    """A column without spread at the first fit has no scale that could be kept."""
+    fixed = np.ptp(x_old, axis=0) == 0
+    moved = np.flatnonzero(fixed & np.any(x_new != x_old[:1], axis=0))
+    if moved.size:
+        raise InputError(
+            f"column(s) {moved.tolist()} of X_new vary, but were constant when the emulator was "
+            "fitted; call fit with all rows instead of update."
+        )
 
 
 def require_two_sites(replicates: Replicates, n_rows: int) -> None:
@@ -111,13 +144,13 @@ def require_two_sites(replicates: Replicates, n_rows: int) -> None:
 
 def without_spread(replicates: Replicates) -> Replicates:
     """For an interpolating emulator: one observation a site, its mean, with a word of warning."""
-    n_spread = int(np.sum(replicates.counts > 1))
-    if np.any(replicates.squares > 0):
+    n_spread = int(np.sum(np.any(replicates.squares > 0, axis=1)))
+    if n_spread:
         warnings.warn(
             f"{n_spread} input row(s) occur more than once with different y: an interpolating "
             "emulator uses their mean; pass nugget='estimate' to model the spread as noise.",
             DataWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
     return Replicates(
         replicates.x,

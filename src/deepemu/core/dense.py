@@ -150,7 +150,8 @@ def derivatives(
     ∂ log p/∂θ_p = ½ [αᵀR_pα/σ² − tr(R⁻¹R_p)], and the average information (the mean of observed
     and expected information; Gilmour, Thompson and Cullis 1995) is H_pq = ½ u_pᵀR⁻¹u_q/σ². It
     costs O(n²) a parameter where the expected information costs O(n³). With the scale free, σ² is
-    σ̂² and H loses ½ (αᵀu_p)(αᵀu_q)/(Nσ⁴), the part that a change of scale explains.
+    σ̂² and H loses ½ (αᵀu_p)(αᵀu_q)/(Nσ⁴), the part that a change of scale explains. Replicates
+    add S/(ησ²) to what the nugget explains, as rows of their own would.
     """
     plain = kernels.correlation_matrix(node.kernel, inputs, inputs, node.inverse_lengthscale)
     lower = cholesky(add_nugget(plain, node.nugget, sites))
@@ -173,14 +174,16 @@ def derivatives(
     slopes, images = jax.lax.map(per_column, columns)
     noise = jnp.where(used, node.nugget / jnp.maximum(sites.counts, 1.0), 0.0)
     images = jnp.vstack([images, noise * alpha])
-    replicate_slope = sites.squares / (node.nugget * scale) - (sites.n_observations - sites.n_sites)
+    replicates = sites.squares / (node.nugget * scale)
     nugget_slope = 0.5 * (
-        jnp.sum(noise * (alpha**2 / scale - jnp.sum(inverse_lower**2, axis=0))) + replicate_slope
+        jnp.sum(noise * (alpha**2 / scale - jnp.sum(inverse_lower**2, axis=0)))
+        + replicates
+        - (sites.n_observations - sites.n_sites)
     )
     whitened = images @ inverse_lower.T
-    information = 0.5 * whitened @ whitened.T / scale
+    information = (0.5 * whitened @ whitened.T / scale).at[-1, -1].add(0.5 * replicates)
     if free_scale:
-        explained = images @ alpha / scale
+        explained = (images @ alpha / scale).at[-1].add(replicates)
         information -= 0.5 * jnp.outer(explained, explained) / sites.n_observations
     return Derivatives(
         log_density(lower, target, scale, node.nugget, sites),

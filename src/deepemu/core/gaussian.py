@@ -22,5 +22,5 @@ def mixture(components: Gaussian, weights: Array) -> Gaussian:
     mean, because the paper's Σ μ_i² − μ² cancels where the mean is large against the spread.
     """
     mean = jnp.tensordot(weights, components.mean, axes=1)
-    spread = components.var + (components.mean - mean) ** 2
+    spread = components.var + (components.mean - mean[None]) ** 2
     return Gaussian(mean, jnp.tensordot(weights, spread, axes=1))

@@ -172,7 +172,7 @@ def _update_layer(
             key_slice, columns, direction, likelihood, current, bracket
         )
         latent = jax.lax.dynamic_update_slice_in_dim(latent, columns, first, axis=1)
-        followed = angle + jnp.where(adapt, LEARNING_RATE, 0.0) * (jnp.abs(info.angle) - angle)
+        followed = angle + jnp.where(adapt, LEARNING_RATE, 0.0) * (turn(info.angle) - angle)
         angles = jax.lax.dynamic_update_slice_in_dim(
             angles, jnp.full(block, followed, angles.dtype), first, axis=0
         )
@@ -183,6 +183,11 @@ def _update_layer(
     replace = lambda old, new: tuple(new if i == layer else w for i, w in enumerate(old))  # noqa: E731
     moved = Imputation(replace(state.latents, latent), replace(state.angles, angles), evaluations)
     return moved, current
+
+
+def turn(angle: Array) -> Array:
+    """How far a point moved on the ellipse: an angle near ±2π is a short way round."""
+    return jnp.minimum(jnp.abs(angle), FULL_CIRCLE - jnp.abs(angle))
 
 
 def _likelihood_of_block(

@@ -29,10 +29,14 @@ from deepemu.core.moments import (
 Parts = tuple[Array, Array]
 """(factor, exponent), standing for factor * exp(-exponent)."""
 
+NAMES = ("squared_exponential", "matern52", "matern32")
+
 # Moments between two design points: up to _NEAR = (gap / length on which the density varies)^2
 # from derivatives of the density at either end, beyond from differences of tail moments.
 # Truncation and cancellation meet at 1e-11 there (scanned over var 3..1e4, means up to 30 sd away).
 _NEAR = 3.0
+# exp(-745) is the last double above zero.
+_UNDERFLOW = 745.0
 
 
 class Kernel(Protocol):
@@ -263,8 +267,8 @@ def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Par
 
 
 def combine(factor: Array, exponent: Array) -> Array:
-    """factor * exp(-exponent)."""
-    return factor * jnp.exp(-exponent)
+    """factor * exp(-exponent); zero where it underflows, since the factor may overflow."""
+    return jnp.where(exponent > _UNDERFLOW, 0.0, factor * jnp.exp(-exponent))
 
 
 def correlation_matrix(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Array:
@@ -295,15 +299,11 @@ def pair_expectation_matrix(
 
 
 def by_name(name: str) -> Kernel:
-    """The kernel called name."""
-    kernels = {
-        "squared_exponential": SquaredExponential(),
-        "matern52": Matern52(),
-        "matern32": Matern32(),
-    }
-    if name not in kernels:
-        raise ValueError(f"unknown kernel {name!r}; choose one of {', '.join(kernels)}")
-    return kernels[name]
+    """The kernel called name, one of `NAMES`."""
+    if name not in NAMES:
+        raise ValueError(f"unknown kernel {name!r}; choose one of {', '.join(NAMES)}")
+    kernels: tuple[Kernel, ...] = (SquaredExponential(), Matern52(), Matern32())
+    return kernels[NAMES.index(name)]
 
 
 def _scaled(w: Array, mean: Array, var: Array, inverse_lengthscale: Array) -> tuple[Array, Array]:

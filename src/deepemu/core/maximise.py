@@ -37,7 +37,7 @@ class Ascent:
     at: Evaluation
     proposal: Array
     damping: Array
-    moved: Array
+    gain: Array
     n_evaluations: Array
 
 
@@ -51,17 +51,18 @@ def maximise(
     upper: Array,
     n_steps: Array | int,
     unevaluated: Array,
-    tolerance: float = 0.0,
+    tolerance: Array | float = 0.0,
 ) -> Ascent:
     """Evaluate at ``start``, then take at most ``n_steps`` scoring steps within bounds.
 
-    Stops earlier once an accepted step changes no coordinate by more than ``tolerance``, or when
-    the damping has grown so far that no step helps. With ``n_steps`` = 0 nothing is evaluated and
+    Stops earlier once a step that is hardly damped gains no more than ``tolerance``, or when the
+    damping has grown so far that no step helps. With ``n_steps`` = 0 nothing is evaluated and
     ``extra`` is ``unevaluated``. The objective is traced once: it is most of what is compiled.
     """
 
     def unfinished(ascent: Ascent) -> Array:
-        hopeful = (ascent.moved > tolerance) & (ascent.damping < LARGEST_DAMPING)
+        hopeful = (ascent.gain > tolerance) | (ascent.damping > FIRST_DAMPING)
+        hopeful &= ascent.damping < LARGEST_DAMPING
         return hopeful & (ascent.n_evaluations <= n_steps) & (n_steps > 0)
 
     size, dtype = start.shape[0], start.dtype
@@ -88,7 +89,6 @@ def _step(objective: Objective, ascent: Ascent, lower: Array, upper: Array) -> A
     better = at.value >= ascent.at.value
     keep = lambda new, old: jnp.where(better, new, old)  # noqa: E731
     relaxed = jnp.maximum(ascent.damping / RELAX, SMALLEST_DAMPING)
-    length = jnp.max(jnp.abs(ascent.proposal - ascent.point))
     point, best = keep(ascent.proposal, ascent.point), jax.tree.map(keep, at, ascent.at)
     damping = jnp.where(better, relaxed, ascent.damping * TIGHTEN)
     return Ascent(
@@ -96,7 +96,7 @@ def _step(objective: Objective, ascent: Ascent, lower: Array, upper: Array) -> A
         best,
         jnp.clip(point + _direction(point, best, damping, lower, upper), lower, upper),
         damping,
-        jnp.where(better & (ascent.n_evaluations > 0), length, ascent.moved),
+        keep(at.value - ascent.at.value, ascent.gain),
         ascent.n_evaluations + 1,
     )
 

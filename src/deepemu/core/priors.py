@@ -2,7 +2,9 @@
 
 A marginal prior is a density of one positive number; a joint prior is a density of all
 lengthscales of a node and its nugget. Densities are up to a constant, are taken with respect to
-the parameter itself (not its logarithm, so no Jacobian appears), and are functions of logarithms.
+the parameter itself (not its logarithm, so no Jacobian appears), and are functions of logarithms;
+`Reference` is, as published, a density of the inverse lengthscales. Priors enter the M-step only:
+that of a hidden node's parameters is no part of what its latent variables are sampled from.
 """
 
 from dataclasses import dataclass

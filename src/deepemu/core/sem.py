@@ -23,8 +23,10 @@ from deepemu.core.network import (
 )
 from deepemu.core.priors import Geometry
 
+# Logarithms of 1e-3 … 1e3 and 1e-7 … 1e2. A smaller nugget is lost in the round-off of the linked
+# variance, which sums terms of the size of R⁻¹.
 LENGTHSCALE_BOUNDS = (-6.9, 6.9)
-NUGGET_BOUNDS = (-18.4, 4.6)
+NUGGET_BOUNDS = (-16.1, 4.6)
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Chain:
 
 @record
 class Trace:
-    """Parameters and complete-data log density after each iteration of a block."""
+    """Parameters and complete-data log posterior density after each iteration of a block."""
 
     params: Params
     log_density: Array
@@ -122,7 +124,7 @@ def fit_layer(
     targets: Array,
     sites: Sites,
     n_steps: Array | int,
-    tolerance: float = 0.0,
+    tolerance: Array | float = 0.0,
 ) -> tuple[LayerParams, Array]:
     """Maximise log density + log prior of each node of a layer; returns the objective as well."""
     shapes = geometry(spec, inputs, sites.used[0])
@@ -144,7 +146,7 @@ def _fit_node(
     sites: Sites,
     shape: Geometry,
     n_steps: Array | int,
-    tolerance: float,
+    tolerance: Array | float,
 ) -> tuple[LayerParams, Array]:
     ties = _ties(spec, inputs.dtype)
     n_free = ties.shape[1]
@@ -169,13 +171,13 @@ def _fit_node(
             of.value + log_prior(free),
             into.T @ of.gradient + jax.grad(log_prior)(free),
             into.T @ (of.information + curvature) @ into,
-            of.scale,
+            jnp.log(of.scale) if spec.free_scale else params.log_scale,
         )
 
     start, lower, upper = _start_and_bounds(spec, params, ties)
-    best = maximise(objective, start, lower, upper, n_steps, jnp.exp(params.log_scale), tolerance)
+    best = maximise(objective, start, lower, upper, n_steps, params.log_scale, tolerance)
     log_lengthscale, log_nugget = unpack(best.point)
-    return LayerParams(log_lengthscale, jnp.log(best.at.extra), log_nugget), best.at.value
+    return LayerParams(log_lengthscale, best.at.extra, log_nugget), best.at.value
 
 
 def _ties(spec: LayerSpec, dtype: jnp.dtype) -> Array:

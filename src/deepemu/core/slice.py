@@ -63,9 +63,11 @@ def step(
         value = log_likelihood(on_ellipse(position, direction, angle))
         return _Search(key_next, low, high, angle, value, search.evaluations + 1)
 
+    def on_slice(search: _Search) -> Array:
+        return (search.log_likelihood > level) & jnp.isfinite(search.log_likelihood)
+
     def outside(search: _Search) -> Array:
-        accepted = search.log_likelihood > level
-        return ~accepted & (search.evaluations < MAX_EVALUATIONS)
+        return ~on_slice(search) & (search.evaluations < MAX_EVALUATIONS)
 
     start = _Search(
         key_search,
@@ -77,7 +79,7 @@ def step(
     )
     end = jax.lax.while_loop(outside, evaluate, start)
     # The bracket shrinks below round-off long before the limit: staying put is then exact.
-    accepted = end.log_likelihood > level
+    accepted = on_slice(end)
     angle = jnp.where(accepted, end.angle, 0.0)
     value = jnp.where(accepted, end.log_likelihood, current)
     return on_ellipse(position, direction, angle), value, SliceInfo(angle, end.evaluations)

@@ -1,0 +1,249 @@
+"""Sweeps over the hidden layers: the distribution they leave invariant, and their bookkeeping."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from oracles import Process
+
+from deepemu.core import impute, kernels
+from deepemu.core.impute import Imputation, LayerWise, NodeWise
+from deepemu.core.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.priors import Independent
+
+N_ROWS, N_CHAINS, N_TRANSITIONS, N_SWEEPS = 5, 4000, 2, 4
+X = np.linspace(0, 1, N_ROWS)[:, None] ** np.array([1.0, 2.0])
+COUNTS = np.array([1.0, 3.0, 1.0, 1.0, 2.0])
+
+Model = list[list[Process]]
+
+TWO_LAYERS: Model = [
+    [
+        Process("squared_exponential", np.array([0.6, 1.0]), 1.5, 0.02),
+        Process("squared_exponential", np.array([np.inf, 0.8]), 0.7, 0.3),
+    ],
+    [  # two outputs; the second reads one latent and one input
+        Process("matern52", np.array([1.2, 1.0, 0.8, 2.0]), 1.3, 0.03),
+        Process("matern52", np.array([np.inf, 0.7, np.inf, 1.0]), 0.6, 0.2),
+    ],
+]
+THREE_LAYERS: Model = [
+    [
+        Process("matern32", np.array([0.6, 1.0]), 1.5, 0.02),
+        Process("matern32", np.array([0.9, np.inf]), 0.7, 0.05),
+    ],
+    [  # no input connection
+        Process("squared_exponential", np.array([1.5, 1.0]), 1.2, 0.05),
+        Process("squared_exponential", np.array([np.inf, 0.9]), 0.8, 0.1),
+    ],
+    [Process("matern52", np.array([1.2, 0.8, 1.0, np.inf]), 1.3, 0.05)],
+]
+
+
+def network_of(model: Model) -> Network:
+    return Network(
+        X.shape[1],
+        tuple(
+            LayerSpec(
+                kernels.by_name(nodes[0].kernel),
+                tuple(tuple(bool(c) for c in np.isfinite(p.lengthscale)) for p in nodes),
+                Independent(), False, False, False,
+            )
+            for nodes in model
+        ),
+    )  # fmt: skip
+
+
+def params_of(model: Model) -> tuple[LayerParams, ...]:
+    def logs(nodes, name):
+        values = np.array([getattr(p, name) for p in nodes])
+        return jnp.asarray(np.log(np.where(np.isfinite(values), values, 1.0)))
+
+    return tuple(
+        LayerParams(*(logs(nodes, name) for name in ("lengthscale", "scale", "nugget")))
+        for nodes in model
+    )
+
+
+def inputs_of(nodes, below):
+    """What a layer reads: the outputs below it, and x where it has columns for that."""
+    x = np.broadcast_to(X, (len(below), *X.shape))
+    connected = len(nodes[0].lengthscale) > below.shape[-1]
+    return np.concatenate([below, x], axis=-1) if connected else below
+
+
+def draw_layer(rng, nodes, below, counts=1.0):
+    """Outputs (chains, n, P) of a layer given the outputs of the layer below."""
+    inputs = inputs_of(nodes, below)
+    return np.stack([node.draw(rng, inputs, counts) for node in nodes], axis=-1)
+
+
+def draw_joint(rng, model):
+    """Latents and site means y from the model: the marginal-conditional simulator."""
+    below, drawn = np.zeros((N_CHAINS, N_ROWS, 0)), []
+    for nodes in model[:-1]:
+        below = draw_layer(rng, nodes, below)
+        drawn.append(below)
+    return drawn, draw_layer(rng, model[-1], below, COUNTS)
+
+
+@functools.partial(jax.jit, static_argnames=("net", "moves"))
+def sweep_all(key, net, moves, params, latents, y, angle, factor):
+    """Sweeps of every chain, each given its own outputs; brackets are held."""
+
+    def one(chain):
+        key, latents, y = chain
+        angles = tuple(jnp.full(w.shape[1], angle) for w in latents)
+        state = Imputation(latents, angles, jnp.zeros((), jnp.int32))
+        squares = jnp.full(y.shape[1], 0.4)  # says nothing about the latents
+        data = Data(jnp.asarray(X), y, jnp.asarray(COUNTS), squares)
+        end = impute.sweeps(key, net, moves, params, state, data, N_SWEEPS, factor, False)
+        return end.latents
+
+    return jax.lax.map(one, (jax.random.split(key, N_CHAINS), latents, y))
+
+
+def statistics(model, latents, y):
+    """Scales, correlations between rows, and dependence between layers; (chains, k)."""
+    every = [*latents, y]
+    columns = [layer[..., p] for layer in every for p in range(layer.shape[-1])]
+    found = []
+    for column in columns:
+        found += [column.mean(1), (column**2).mean(1), column[:, 0] * column[:, 1]]
+    steps = [np.diff(layer, axis=1) ** 2 for layer in every]
+    for low, high in zip(steps, steps[1:], strict=False):
+        found.append((low.sum(-1) * high.sum(-1)).mean(1))
+    found.append(latents[0][:, 2, 0] * latents[0][:, 2, 1] * y[:, 2, 0])
+    for nodes, below, above in zip(model[1:], every, every[1:], strict=False):
+        counts = COUNTS if above is y else 1.0
+        for p, node in enumerate(nodes):
+            covariance = node.covariance(inputs_of(nodes, below), counts)
+            whole = np.linalg.solve(covariance, above[..., p, None])[..., 0]
+            found += [(whole * above[..., p]).sum(1), np.linalg.slogdet(covariance)[1]]
+    return np.stack(found, axis=1)
+
+
+@pytest.mark.parametrize(
+    ("model", "moves", "bracket"),
+    [
+        (TWO_LAYERS, NodeWise(), np.inf),
+        (TWO_LAYERS, LayerWise(), 1.0),
+        (THREE_LAYERS, NodeWise(), 1.0),
+        (THREE_LAYERS, LayerWise(), np.inf),
+    ],
+    ids=[
+        "two-nodewise-full",
+        "two-layerwise-short",
+        "three-nodewise-short",
+        "three-layerwise-full",
+    ],
+)
+def test_the_joint_distribution_is_invariant(model, moves, bracket):
+    """Geweke (2004): sweeps given y, then y given latents, leave the joint distribution alone.
+
+    Chains start from independent exact draws, so that ends are independent exact draws as well
+    and no autocorrelation blurs the comparison; ends and starts of a chain are compared in pairs.
+    The last thing that moves is the latents: a fresh y would hide what they do to its likelihood.
+    """
+    rng, net, params = np.random.default_rng(5), network_of(model), params_of(model)
+    latents, y = draw_joint(rng, model)
+    start, first = statistics(model, latents, y), latents
+    for transition, key in enumerate(jax.random.split(jax.random.key(6), N_TRANSITIONS)):
+        if transition > 0:
+            y = draw_layer(rng, model[-1], latents[-1], COUNTS)
+        latents = sweep_all(key, net, moves, params, tuple(latents), y, 0.1, 10.0 * bracket)
+        latents = [np.asarray(w) for w in latents]
+    end = statistics(model, latents, y)
+    assert np.abs(oracles.in_standard_errors(end - start, 0.0)).max() < 4.5
+    # Standing still would pass so far: every latent value has moved, and far.
+    for before, after in zip(first, latents, strict=True):
+        assert np.all(before != after)
+        assert np.corrcoef(before[:, 2, 0], after[:, 2, 0])[0, 1] < 0.9
+
+
+# --- bookkeeping -----------------------------------------------------------------------------
+
+
+compiled_sweeps = jax.jit(impute.sweeps, static_argnames=("network", "moves"))
+
+
+def sweeps(key, moves, *rest):
+    return compiled_sweeps(key, network_of(TWO_LAYERS), moves, params_of(TWO_LAYERS), *rest)
+
+
+@pytest.fixture
+def data(rng):
+    y = jnp.asarray(rng.normal(size=(N_ROWS, 2)))
+    return Data(jnp.asarray(X), y, jnp.asarray(COUNTS), jnp.zeros(2))
+
+
+@pytest.fixture
+def latents(rng):
+    return (jnp.asarray(rng.normal(size=(N_ROWS, 2))),)
+
+
+def test_the_same_key_gives_the_same_draws(data, latents):
+    state = impute.start(latents, 16.0)
+    first, again, other = (
+        sweeps(jax.random.key(seed), NodeWise(), state, data, 3, 16.0, True) for seed in (0, 0, 1)
+    )
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    for one, two in zip(first.latents, other.latents, strict=True):
+        assert np.all(one != two)
+
+
+def test_brackets_follow_the_angles_only_when_told_to(data, latents):
+    state = impute.start(latents, 16.0)
+    for moves in (NodeWise(), LayerWise()):
+        held = sweeps(jax.random.key(0), moves, state, data, 3, 16.0, False)
+        jax.tree.map(np.testing.assert_array_equal, held.angles, state.angles)
+        adapted = sweeps(jax.random.key(0), moves, state, data, 3, 16.0, True)
+        for before, after in zip(state.angles, adapted.angles, strict=True):
+            assert np.all((after != before) & (after > 0) & (after <= np.pi))
+
+
+def test_the_means_follow_at_the_learning_rate(data, latents):
+    """One sweep of one block: the mean goes a twentieth of the way to an angle in the circle."""
+    state = impute.start(latents, 16.0)
+    adapted = sweeps(jax.random.key(0), LayerWise(), state, data, 1, 16.0, True)
+    for before, after, w, moved in zip(
+        state.angles, adapted.angles, latents, adapted.latents, strict=True
+    ):
+        angle = before + (after - before) / impute.LEARNING_RATE
+        assert np.all((angle > 0) & (angle < impute.FULL_CIRCLE))
+        np.testing.assert_allclose(angle, angle[0])
+        assert np.all(w != moved)
+
+
+def test_evaluations_are_counted_and_no_sweeps_change_nothing(data, latents):
+    state = impute.start(latents, 16.0)
+    none, two, five = (
+        sweeps(jax.random.key(0), NodeWise(), state, data, n, 16.0, False) for n in (0, 2, 5)
+    )
+    jax.tree.map(np.testing.assert_array_equal, none, state)
+    assert 2 * 2 <= two.evaluations < five.evaluations  # two nodes a sweep
+
+
+@pytest.mark.parametrize("factor", [16.0, 3.0, np.inf])
+def test_the_first_brackets_are_the_full_circle(data, latents, factor):
+    """So that sweeps from `start` equal those whose bracket is the circle by hand."""
+    started = impute.start(latents, factor)
+    by_hand = Imputation(
+        latents, tuple(jnp.full(2, impute.FULL_CIRCLE, float) for _ in latents), started.evaluations
+    )
+    key = jax.random.key(0)
+    ours = sweeps(key, NodeWise(), started, data, 2, factor, False)
+    circle = sweeps(key, NodeWise(), by_hand, data, 2, 1.0, False)
+    for start, one, two in zip(latents, ours.latents, circle.latents, strict=True):
+        assert np.all(start != one)
+        np.testing.assert_allclose(one, two, rtol=1e-9)
+
+
+def test_one_layer_has_nothing_to_impute(data):
+    net = Network(2, network_of(TWO_LAYERS).layers[:1])
+    state = impute.start((), 16.0)
+    end = impute.sweeps(jax.random.key(0), net, NodeWise(), (), state, data, 3, 16.0, True)
+    assert end is state

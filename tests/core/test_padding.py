@@ -1,0 +1,202 @@
+"""Padded rows stand for nothing, whatever their inputs hold.
+
+Two claims. Other garbage in the padded rows changes no bit: everything that touches them is
+selected away or multiplied by an exact zero. And padded results equal those of the arrays as they
+are, up to the round-off of factorising another shape, which a nugget of 1e-6 amplifies: the
+correlation matrix has a condition number of about 1e7, so of 16 digits 9 are left, less a few.
+Targets in padded rows are zero by contract; `draw_prior` keeps latents so.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deepemu.core import dense, impute, kernels, network, predict, sem
+from deepemu.core.dense import Inputs, Node, Sites
+from deepemu.core.gaussian import Gaussian
+from deepemu.core.impute import NodeWise
+from deepemu.core.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.priors import Independent, Reference
+
+N_ROWS, N_PADDED = 10, 13
+ROUND_OFF = {"rtol": 1e-7, "atol": 1e-9}
+
+
+def padded(values, garbage=None):
+    """Rows appended: zeros, or normals from a seed, which lie among the true rows and beyond."""
+    shape = (N_PADDED - N_ROWS, *values.shape[1:])
+    fill = np.zeros(shape) if garbage is None else np.random.default_rng(garbage).normal(size=shape)
+    return jnp.asarray(np.concatenate([values, fill]))
+
+
+def assert_padding_is_silent(plain, one, two):
+    """``one`` and ``two`` are padded with different garbage."""
+    for a, b, c in zip(*(jax.tree.leaves(tree) for tree in (plain, one, two)), strict=True):
+        np.testing.assert_array_equal(b, c)
+        np.testing.assert_allclose(a, b, **ROUND_OFF)
+
+
+def without_padding(tree):
+    return jax.tree.map(lambda rows: rows[:N_ROWS], tree)
+
+
+# --- one node --------------------------------------------------------------------------------
+
+
+@jax.jit
+def everything(node, inputs, target, sites, at):
+    """All that a node is asked, but what leads with rows."""
+    factor = dense.factorise(node, inputs, target, sites)
+    lower = dense.cholesky(dense.correlation(node, inputs, sites))
+    uncertain = Inputs(Gaussian(at[:2], jnp.array([0.1, 0.0])), at[2:])
+    known = Inputs(Gaussian(at[:0], at[:0]), at)
+    return (
+        dense.log_density(lower, target, node.scale, node.nugget, sites),
+        dense.profiled_scale(lower, target, node.nugget, sites),
+        dense.derivatives(node, inputs, target, sites, True),
+        dense.predict(node, factor, inputs, known),
+        dense.predict(node, factor, inputs, uncertain),
+        dense.posterior_mean(node, factor, inputs, jnp.stack([at, at + 0.1])),
+        dense.draw_posterior(
+            node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])
+        ),
+    )
+
+
+@jax.jit
+def row_by_row(node, inputs, target, sites, normals):
+    factor = dense.factorise(node, inputs, target, sites)
+    lower = dense.cholesky(dense.correlation(node, inputs, sites))
+    return (
+        dense.draw_prior(lower, node.scale, sites, normals),
+        dense.leave_one_out(node, factor, target, sites),
+    )
+
+
+@pytest.mark.parametrize("kernel", ["squared_exponential", "matern52"])
+def test_a_node_does_not_see_padded_rows(rng, kernel):
+    inverse = jnp.array([1.5, 0.0, 0.8])
+    node = Node(kernels.by_name(kernel), inverse, jnp.array(1.7), jnp.array(1e-6))
+    x, y = rng.uniform(size=(N_ROWS, 3)), rng.normal(size=N_ROWS)
+    counts, squares, at = rng.integers(1, 4, N_ROWS), jnp.array(1e-5), rng.uniform(size=3)
+    plain = (node, x, y, Sites(jnp.asarray(counts, float), squares))
+    one, two = (
+        (node, padded(x, seed), padded(y), Sites(padded(counts), squares)) for seed in (1, 2)
+    )
+    assert_padding_is_silent(*(everything(*each, at) for each in (plain, one, two)))
+    normals = rng.normal(size=N_ROWS)
+    results = (
+        row_by_row(*plain, normals),
+        row_by_row(*one, padded(normals, 3)),
+        row_by_row(*two, padded(normals, 4)),
+    )
+    assert_padding_is_silent(*map(without_padding, results))
+    np.testing.assert_array_equal(results[1][0][N_ROWS:], 0.0)
+
+
+# --- a network -------------------------------------------------------------------------------
+
+
+def layer(kernel, width, columns, prior, free_scale):
+    return LayerSpec(
+        kernels.by_name(kernel), ((True,) * columns,) * width, prior, False, free_scale, True
+    )
+
+
+NETWORK = Network(
+    2,
+    (
+        layer("matern52", 2, 2, Independent(), False),
+        layer("squared_exponential", 1, 4, Reference(), True),
+    ),
+)
+PARAMS = tuple(
+    LayerParams(
+        np.zeros((spec.width, spec.n_columns)),
+        np.full(spec.width, 0.2),
+        np.full(spec.width, np.log(1e-4)),
+    )
+    for spec in NETWORK.layers
+)
+
+
+@pytest.fixture
+def arrays(rng):
+    x = rng.uniform(size=(N_ROWS, 2))
+    y = np.sin(5 * x[:, :1]) + 0.1 * rng.normal(size=(N_ROWS, 1))
+    return x, y, np.sin(3 * x) + 0.1 * rng.normal(size=x.shape)
+
+
+def variants(arrays, garbage_in_latents):
+    """(data, latents) as they are, and padded with two kinds of garbage."""
+    x, y, latent = arrays
+    once, squares = np.ones(N_ROWS), jnp.zeros(1)
+    found = [(Data(*map(jnp.asarray, (x, y, once)), squares), (jnp.asarray(latent),))]
+    for seed in (1, 2):
+        data = Data(padded(x, seed), padded(y), padded(once), squares)
+        found.append((data, (padded(latent, seed if garbage_in_latents else None),)))
+    return found
+
+
+@jax.jit
+def densities(params, data, latents):
+    return [network.layer_log_density(NETWORK, index, params, latents, data) for index in range(2)]
+
+
+def test_densities_do_not_see_padded_rows(arrays):
+    """Garbage in latents is garbage in the inputs of the last layer: that one may have it."""
+    quiet = variants(arrays, garbage_in_latents=False)
+    assert_padding_is_silent(*(densities(PARAMS, *each) for each in quiet))
+    loud = variants(arrays, garbage_in_latents=True)
+    assert_padding_is_silent(*(densities(PARAMS, *each)[1] for each in loud))
+
+
+@jax.jit
+def train(key, params, data, latents, n_scoring):
+    """Three iterations of three sweeps each; without scoring steps, nine sweeps.
+
+    The last layer reads x, so its M-step has garbage among its inputs.
+    """
+    chain = sem.Chain(params, impute.start(latents, 16.0))
+    effort = sem.Effort(jnp.array(3), n_scoring, jnp.array(16.0), jnp.array(True))
+    schedule = sem.Schedule(NodeWise(), 3)
+    return sem.train_block(key, NETWORK, schedule, effort, chain, data, 3)
+
+
+@pytest.mark.parametrize("garbage_in_latents", [False, True])
+def test_sweeps_do_not_see_padded_rows(arrays, garbage_in_latents):
+    """Draws do not depend on the bucket either: the same key gives the same latents.
+
+    Garbage in latents only turns with the ellipse; zeros stay zeros.
+    """
+    plain, one, two = (
+        train(jax.random.key(4), PARAMS, data, latents, 0)[0].imputation
+        for data, latents in variants(arrays, garbage_in_latents)
+    )
+    assert np.all(plain.latents[0] != arrays[2])
+    assert_padding_is_silent(
+        *((without_padding(end.latents), end.angles, end.evaluations) for end in (plain, one, two))
+    )
+    if not garbage_in_latents:
+        np.testing.assert_array_equal(one.latents[0][N_ROWS:], 0.0)
+
+
+def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
+    at = rng.uniform(size=(4, 2))
+    outcomes = []
+    for data, latents in variants(arrays, garbage_in_latents=False):
+        chain, trace = train(jax.random.key(4), PARAMS, data, latents, 2)
+        np.testing.assert_array_equal(chain.imputation.latents[0][N_ROWS:], 0.0)
+        outcomes.append((trace, predicted(chain, data, at)))
+    assert_padding_is_silent(*outcomes)
+
+
+@jax.jit
+def predicted(chain, data, at):
+    member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
+    return (
+        predict.propagate_rows(NETWORK, member, data, at),
+        predict.draw(jax.random.key(5), NETWORK, member, data, at),
+        predict.conditional_mean(NETWORK, member, data, at),
+    )

@@ -1,0 +1,201 @@
+"""Prediction through the layers against the GP formula, Monte Carlo and quadrature."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from oracles import Process
+
+from deepemu.core import kernels, predict
+from deepemu.core.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.predict import Ensemble
+from deepemu.core.priors import Independent
+
+N_ROWS = 8
+build_member = jax.jit(predict.build_member, static_argnums=0)
+propagate_rows = jax.jit(predict.propagate_rows, static_argnums=0)
+conditional_mean = jax.jit(predict.conditional_mean, static_argnums=0)
+leave_one_out = jax.jit(predict.leave_one_out)
+
+
+@functools.partial(jax.jit, static_argnums=(1, 5))
+def draws(key, net, member, data, x, n_draws):
+    one = lambda k: predict.draw(k, net, member, data, x)  # noqa: E731
+    return jax.vmap(one)(jax.random.split(key, n_draws))
+
+
+def fit(layers, x, y, latents):
+    """Network, member and data of processes given layer by layer, one observation a row."""
+    net = Network(
+        x.shape[1],
+        tuple(
+            LayerSpec(
+                kernels.by_name(nodes[0].kernel),
+                tuple(tuple(bool(c) for c in np.isfinite(p.lengthscale)) for p in nodes),
+                Independent(), False, True, False,
+            )
+            for nodes in layers
+        ),
+    )  # fmt: skip
+
+    def logs(nodes, name):
+        values = np.array([getattr(p, name) for p in nodes])
+        return jnp.asarray(np.log(np.where(np.isfinite(values), values, 1.0)))
+
+    params = tuple(
+        LayerParams(*(logs(nodes, name) for name in ("lengthscale", "scale", "nugget")))
+        for nodes in layers
+    )
+    data = Data(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x)), jnp.zeros(y.shape[1]))
+    member = build_member(net, params, tuple(jnp.asarray(w) for w in latents), data)
+    return net, member, data
+
+
+def layer(kernel, *lengthscales, scale=1.2, nugget=0.01):
+    """Nodes of slightly different scales; an infinite lengthscale is a column not read."""
+    return [
+        Process(kernel, np.array(row), scale + 0.3 * p, nugget)
+        for p, row in enumerate(lengthscales)
+    ]
+
+
+INF = np.inf
+HIDDEN = layer("squared_exponential", [0.6, 0.9], [INF, 0.5])
+LINKED = {  # the layer above two latents, with and without the inputs
+    "connected": layer("matern52", [0.8, 1.5, 1.0, INF], [1.0, INF, INF, 0.7]),
+    "plain": layer("squared_exponential", [0.8, 1.5], [INF, 1.0]),
+}
+
+
+@pytest.fixture
+def x(rng):
+    return rng.uniform(size=(N_ROWS, 2))
+
+
+@pytest.fixture
+def y(rng):
+    return rng.normal(size=(N_ROWS, 2))
+
+
+@pytest.fixture
+def latents(rng):
+    """Two hidden layers of two nodes."""
+    return rng.normal(size=(2, N_ROWS, 2))
+
+
+@pytest.fixture
+def at(rng):
+    return rng.uniform(size=(3, 2))
+
+
+def test_one_layer_is_a_gaussian_process(x, y, at):
+    nodes = layer("matern32", [0.5, 0.8], [INF, 0.4])
+    moments = propagate_rows(*fit([nodes], x, y, []), at)
+    for p, process in enumerate(nodes):
+        mean, covariance = process.predict(x, y[:, p], at)
+        np.testing.assert_allclose(moments.mean[:, p], mean, rtol=1e-10)
+        np.testing.assert_allclose(moments.var[:, p], np.diag(covariance), rtol=1e-10)
+
+
+@pytest.mark.parametrize("link", LINKED)
+def test_two_layers_against_monte_carlo_through_the_hidden_layer(rng, x, y, latents, at, link):
+    """Exact but for sampling error: given x the hidden outputs are independent normals."""
+    hidden, w, n_draws = HIDDEN, latents[0], 200_000
+    moments = propagate_rows(*fit([hidden, LINKED[link]], x, y, [w]), at)
+    for row, point in enumerate(at):
+        drawn = []
+        for p, process in enumerate(hidden):
+            mean, covariance = process.predict(x, w[:, p], point[None])
+            drawn.append(mean[0] + np.sqrt(covariance[0, 0]) * rng.normal(size=n_draws))
+        if link == "connected":
+            drawn += [np.full(n_draws, c) for c in point]
+        inputs = np.hstack([w, x]) if link == "connected" else w
+        points, weights = np.stack(drawn, axis=1), np.full(n_draws, 1 / n_draws)
+        for p, process in enumerate(LINKED[link]):
+            mean, var, errors = oracles.through_inputs(process, inputs, y[:, p], points, weights)
+            assert abs(moments.mean[row, p] - mean) < 5 * errors[0]
+            assert abs(moments.var[row, p] - var) < 5 * errors[1]
+
+
+def test_three_layers_match_moments_layer_by_layer(x, y, latents, at):
+    """By quadrature over the normals that stand for each hidden layer."""
+    first, second = HIDDEN, layer("squared_exponential", [1.2, 0.9], [INF, 1.0])
+    last = layer("squared_exponential", [0.9, 1.4, 1.0, INF], [1.0, INF, INF, 1.1])
+    moments = propagate_rows(*fit([first, second, last], x, y, latents), at)
+    nothing = np.zeros(0)
+    for row, point in enumerate(at):
+        mean, var = np.array(
+            [
+                [m[0], c[0, 0]]
+                for m, c in (
+                    p.predict(x, latents[0][:, i], point[None]) for i, p in enumerate(first)
+                )
+            ]
+        ).T
+        for nodes, inputs, targets, known in (
+            (second, latents[0], latents[1], nothing),
+            (last, np.hstack([latents[1], x]), y, point),
+        ):
+            points, weights = oracles.gauss_hermite(mean, var, known, 120)
+            mean, var = np.array(
+                [
+                    oracles.through_inputs(process, inputs, targets[:, i], points, weights)[:2]
+                    for i, process in enumerate(nodes)
+                ]
+            ).T
+        np.testing.assert_allclose(moments.mean[row], mean, rtol=1e-6)
+        np.testing.assert_allclose(moments.var[row], var, rtol=1e-6)
+
+
+def test_draws_have_the_stated_moments(x, y, latents, at):
+    fitted = fit([HIDDEN, LINKED["connected"]], x, y, latents[:1])
+    drawn = np.asarray(draws(jax.random.key(0), *fitted, at[:2], 30_000))
+    moments = propagate_rows(*fitted, at[:2])
+    assert np.abs(oracles.in_standard_errors(drawn, moments.mean)).max() < 5
+    squares = (drawn - np.asarray(moments.mean)) ** 2
+    assert np.abs(oracles.in_standard_errors(squares, moments.var)).max() < 5
+
+
+def test_draws_are_joint_over_rows(x, y, latents):
+    """At a small nugget, equal rows agree, near rows almost, and distant ones do not."""
+    hidden = layer("squared_exponential", [0.3, 0.3], [INF, 0.3], nugget=1e-6)
+    last = layer("matern52", [0.8, 1.5, 1.0, INF], [1.0, INF, INF, 0.7], nugget=1e-6)
+    fitted = fit([hidden, last], x, y, latents[:1])
+    at = np.array([[1.3, 1.3], [1.3, 1.3], [1.302, 1.3], [-0.6, 2.0]])
+    drawn = np.asarray(draws(jax.random.key(1), *fitted, at, 2000))[..., 0]
+    correlation = np.corrcoef(drawn.T)
+    assert np.all(drawn[:, 0] != drawn[:, 1])  # the nugget
+    np.testing.assert_allclose(drawn[:, 0], drawn[:, 1], atol=0.03 * drawn[:, 0].std())
+    assert correlation[0, 2] > 0.999
+    assert abs(correlation[0, 3]) < 0.5
+
+
+def test_conditional_mean_is_that_of_each_hidden_layer(x, y, latents, at):
+    second = layer("matern32", [1.2, 0.9, INF, 0.4], [INF, 1.0, 1.0, 1.0])
+    fitted = fit([HIDDEN, second, LINKED["plain"]], x, y, latents)
+    means = conditional_mean(*fitted, at)
+    below = np.stack([p.predict(x, latents[0][:, i], at)[0] for i, p in enumerate(HIDDEN)], axis=1)
+    np.testing.assert_allclose(means[0], below, rtol=1e-9)
+    inputs, reached = np.hstack([latents[0], x]), np.hstack([below, at])
+    above = [p.predict(inputs, latents[1][:, i], reached)[0] for i, p in enumerate(second)]
+    np.testing.assert_allclose(means[1], np.stack(above, axis=1), rtol=1e-9)
+
+
+def test_leave_one_out_is_a_mixture_of_refits(x, y):
+    """Two members of one layer, with weights of 1/4 and 3/4."""
+    members = [layer("matern52", [0.5, 0.8], [INF, 0.4]), layer("matern52", [1.0, 0.3], [INF, 0.9])]
+    fitted = [fit([nodes], x, y, []) for nodes in members]
+    stacked = jax.tree.map(lambda *each: jnp.stack(each), *(member for _, member, _ in fitted))
+    weights = np.array([0.25, 0.75])
+    loo = leave_one_out(Ensemble(fitted[0][0], fitted[0][2], stacked, jnp.asarray(weights)))
+    for i, p in np.ndindex(N_ROWS, 2):
+        kept = np.arange(N_ROWS) != i
+        each = [nodes[p].predict(x[kept], y[kept, p], x[[i]]) for nodes in members]
+        means, variances = (np.array([m[0] for m, _ in each]), np.array([c[0, 0] for _, c in each]))
+        mean = weights @ means
+        np.testing.assert_allclose(loo.mean[i, p], mean, rtol=1e-8)
+        expected = weights @ (variances + (means - mean) ** 2)
+        np.testing.assert_allclose(loo.var[i, p], expected, rtol=1e-8)

@@ -1,0 +1,252 @@
+"""Training: a one-layer network against SciPy's optimum, and what a block leaves alone."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from oracles import Process
+from scipy import optimize
+
+from deepemu.core import impute, kernels, sem
+from deepemu.core.impute import NodeWise
+from deepemu.core.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Reference
+from deepemu.core.sem import Chain, Effort, Schedule
+
+N_ROWS = 14
+BLOCK = 6
+train_block = jax.jit(sem.train_block, static_argnames=("network", "schedule"))
+
+
+def effort(n_sweeps, n_scoring, adapt=True):
+    return Effort(*(jnp.asarray(v) for v in (n_sweeps, n_scoring, 16.0, adapt)))
+
+
+def spec(kernel, reads, prior, **changes):
+    reads = tuple(tuple(bool(c) for c in row) for row in reads)
+    plain = LayerSpec(kernels.by_name(kernel), reads, prior, False, True, True)
+    return replace(plain, **changes)
+
+
+def start_of(network, n_rows=N_ROWS, seed=0):
+    """A chain with odd parameters, whose latents are random."""
+    rng = np.random.default_rng(seed)
+    params = tuple(
+        LayerParams(
+            jnp.full((layer.width, layer.n_columns), 0.3),
+            jnp.asarray(rng.uniform(-1, 1, layer.width)),
+            jnp.full(layer.width, np.log(0.05)),
+        )
+        for layer in network.layers
+    )
+    latents = tuple(jnp.asarray(rng.normal(size=(n_rows, s.width))) for s in network.layers[:-1])
+    return Chain(params, impute.start(latents, 16.0))
+
+
+@pytest.fixture
+def x(rng):
+    return rng.uniform(size=(N_ROWS, 2))
+
+
+@pytest.fixture
+def y(rng, x):
+    return np.sin(4 * x[:, 0]) + 0.5 * x[:, 1] ** 2 + 0.15 * rng.normal(size=N_ROWS)
+
+
+def data_of(x, y):
+    """Every row observed once; y may have columns."""
+    y = y.reshape(len(x), -1)
+    return Data(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x)), jnp.zeros(y.shape[1]))
+
+
+# --- the optimum of one layer ----------------------------------------------------------------
+# Log priors once more, up to constants, as functions of lengthscales, nugget and inputs.
+
+
+def gamma_prior(lengthscale, nugget, x):
+    return np.sum(0.6 * np.log(lengthscale) - 0.3 * lengthscale)
+
+
+def inverse_gamma_prior(lengthscale, nugget, x):
+    return np.sum(-2.6 * np.log(lengthscale) - 0.3 / lengthscale) + (
+        -3.0 * np.log(nugget) - 0.1 / nugget
+    )
+
+
+def reference_prior(lengthscale, nugget, x):
+    per_axis = len(x) ** (1 / x.shape[1])
+    t = np.sum(np.ptp(x, axis=0) / per_axis / lengthscale) + nugget
+    return 0.2 * np.log(t) - (0.2 + x.shape[1]) / per_axis * t
+
+
+def shared_prior(lengthscale, nugget, x):
+    return 1.6 * np.log(lengthscale[0]) - 0.8 * lengthscale[0] + np.log(nugget) - 9.0 * nugget
+
+
+both = [[1, 1]]
+CASES = {
+    "gamma": (spec("matern52", both, Independent(Gamma(), Flat())), gamma_prior),
+    "inverse gamma": (
+        spec("matern32", both, Independent(InverseGamma(), InverseGamma(2.0, 0.1))),
+        inverse_gamma_prior,
+    ),
+    "reference": (spec("squared_exponential", both, Reference()), reference_prior),
+    "shared, scale held": (
+        spec(
+            "squared_exponential", both, Independent(Gamma(2.6, 0.8), Gamma(2.0, 9.0)),
+            shared_lengthscale=True, free_scale=False,
+        ),
+        shared_prior,
+    ),
+    "nugget held, one column": (
+        spec("matern52", [[1, 0]], Independent(Gamma(), Flat()), free_nugget=False),
+        gamma_prior,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
+    layer, log_prior = CASES[case]
+    network = Network(2, (layer,))
+    begin = start_of(network)
+    read = np.array(layer.reads[0])
+    n_free = 1 if layer.shared_lengthscale else int(read.sum())
+    held_scale, held_nugget = np.exp(begin.params[0].log_scale[0]), 0.05
+    name = {kernels.by_name(k): k for k in ("squared_exponential", "matern52", "matern32")}
+
+    def process_at(theta):
+        lengthscale = np.full(2, np.inf)
+        lengthscale[read] = np.exp(theta[:n_free])
+        nugget = float(np.exp(theta[n_free])) if layer.free_nugget else held_nugget
+        process = Process(name[layer.kernel], lengthscale, float(held_scale), nugget)
+        return process.best_scale(x, y) if layer.free_scale else process
+
+    def objective(theta):
+        process = process_at(theta)
+        used = process.lengthscale[read]
+        return process.log_density(x, y) + log_prior(used, process.nugget, x[:, read])
+
+    first = np.append(np.full(n_free, 0.3), [np.log(0.05)] if layer.free_nugget else [])
+    bounds = [(-6.9, 6.9)] * n_free + [(-18.4, 4.6)] * layer.free_nugget
+    best = optimize.minimize(
+        lambda theta: -objective(theta), first, bounds=bounds, method="L-BFGS-B",
+        options={"ftol": 1e-14, "gtol": 1e-7},
+    )  # fmt: skip
+
+    chain, trace = train_block(
+        jax.random.key(0), network, Schedule(NodeWise(), BLOCK), effort(2, 20), begin,
+        data_of(x, y), 4,
+    )  # fmt: skip
+    (params,) = chain.params
+    lengthscale = np.asarray(params.log_lengthscale)[0]
+    found = lengthscale[:1] if layer.shared_lengthscale else lengthscale[read]
+    if layer.free_nugget:
+        found = np.append(found, params.log_nugget[0])
+    np.testing.assert_allclose(found, best.x, atol=2e-4)
+    np.testing.assert_allclose(objective(found), -best.fun, atol=1e-7)
+    np.testing.assert_allclose(trace.log_density[3], objective(found), rtol=1e-9)
+    np.testing.assert_allclose(np.exp(params.log_scale[0]), process_at(found).scale, rtol=1e-9)
+    if not layer.free_nugget:
+        assert params.log_nugget[0] == begin.params[0].log_nugget[0]
+
+
+# --- what a block does -----------------------------------------------------------------------
+
+TWO_LAYERS = Network(
+    2,
+    (
+        spec(
+            "squared_exponential", [[1, 1], [1, 1]], Independent(Flat(), Flat()), free_scale=False
+        ),
+        spec("matern52", [[1, 1, 0, 0], [1, 1, 1, 1]], Independent(Flat(), Flat())),
+    ),
+)
+
+
+@pytest.fixture
+def train(x, y):
+    """Train two layers with two outputs for some iterations of a block."""
+    data, schedule = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1)), Schedule(NodeWise(), BLOCK)
+    return lambda spent, n_iterations, seed=0: train_block(
+        jax.random.key(seed), TWO_LAYERS, schedule, spent, start_of(TWO_LAYERS), data, n_iterations
+    )
+
+
+def test_only_the_iterations_that_ran_are_in_the_trace(train):
+    chain, trace = train(effort(1, 2), 4)
+    for path, now in zip(jax.tree.leaves(trace.params), jax.tree.leaves(chain.params), strict=True):
+        assert path.shape[0] == BLOCK
+        np.testing.assert_array_equal(path[3], now)
+        np.testing.assert_array_equal(path[4:], 0.0)
+    assert np.all(trace.log_density[:4] != 0)
+    np.testing.assert_array_equal(trace.log_density[4:], 0.0)
+
+
+def test_more_iterations_go_on_from_fewer(train):
+    """The number of iterations is not a shape, and the random numbers do not depend on it."""
+    _, short = train(effort(1, 2), 2)
+    _, long = train(effort(1, 2), 5)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b[:2]), short, long)
+
+
+def test_the_trace_holds_the_complete_data_log_density(train, x, y):
+    chain, trace = train(effort(1, 3), 1)
+    outputs = np.stack([y, x[:, 0] ** 2], axis=1)
+    latent = np.asarray(chain.imputation.latents[0])
+    total = 0.0
+    for layer, inputs, targets, params in zip(
+        TWO_LAYERS.layers, (x, np.hstack([latent, x])), (latent, outputs), chain.params, strict=True
+    ):
+        name = "squared_exponential" if targets is latent else "matern52"
+        for node in range(2):
+            lengthscale = np.where(layer.reads[node], np.exp(params.log_lengthscale[node]), np.inf)
+            scale, nugget = np.exp(params.log_scale[node]), np.exp(params.log_nugget[node])
+            process = Process(name, lengthscale, float(scale), float(nugget))
+            total += process.log_density(inputs, targets[:, node])
+    np.testing.assert_allclose(trace.log_density[0], total, rtol=1e-8)
+
+
+def test_held_parameters_are_held(train):
+    begin, (chain, _) = start_of(TWO_LAYERS), train(effort(1, 3), 2)
+    hidden, last = chain.params
+    np.testing.assert_allclose(hidden.log_scale, begin.params[0].log_scale, rtol=1e-14)
+    assert np.all(last.log_scale != begin.params[1].log_scale)
+    not_read = ~np.array(TWO_LAYERS.layers[1].reads)
+    before, after = begin.params[1].log_lengthscale, last.log_lengthscale
+    np.testing.assert_array_equal(np.asarray(after)[not_read], np.asarray(before)[not_read])
+    assert np.all(np.asarray(after)[~not_read] != np.asarray(before)[~not_read])
+
+
+def test_without_scoring_steps_parameters_stay_bit_for_bit(train):
+    begin, (chain, _) = start_of(TWO_LAYERS), train(effort(2, 0, adapt=False), 3)
+    jax.tree.map(np.testing.assert_array_equal, chain.params, begin.params)
+    jax.tree.map(np.testing.assert_array_equal, chain.imputation.angles, begin.imputation.angles)
+    assert np.all(chain.imputation.latents[0] != begin.imputation.latents[0])
+
+
+def test_average_is_the_mean_on_the_natural_scale(rng):
+    paths = [jnp.asarray(rng.normal(size=(5, *shape))) for shape in ((2, 3), (2,), (2,))]
+    (averaged,) = sem.average((LayerParams(*paths),))
+    for path, value in zip(
+        paths, (averaged.log_lengthscale, averaged.log_scale, averaged.log_nugget), strict=True
+    ):
+        np.testing.assert_allclose(np.exp(value), np.mean(np.exp(path), axis=0), rtol=1e-13)
+
+
+def test_scoring_learns_the_nugget_from_replicates(rng):
+    """Twenty observations at each of six sites: three scoring steps come near the optimum."""
+    x, deviation = np.linspace(0, 1, 6)[:, None], 0.3
+    counts, squares = np.full(6, 20.0), np.array([6 * 19 * deviation**2])
+    layer = spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False)
+    begin = LayerParams(jnp.zeros((1, 1)), jnp.zeros(1), jnp.full(1, np.log(0.02)))
+    sites = sem.Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
+    fit = jax.jit(functools.partial(sem.fit_layer, layer))
+    y = np.sin(3 * x)
+    (short, value), (long, best) = (fit(begin, x, y, sites, n) for n in (4, 200))
+    np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)
+    np.testing.assert_allclose(value, best, atol=0.1)
+    np.testing.assert_allclose(short.log_nugget, long.log_nugget, atol=0.05)

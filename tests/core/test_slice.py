@@ -1,0 +1,134 @@
+"""The slice step: its geometry, what it refuses, and the distribution it leaves invariant."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+
+from deepemu.core import slice as slice_
+
+FULL_CIRCLE = 2 * np.pi
+
+
+def test_ellipse_passes_through_position_and_direction(rng):
+    position, direction = rng.normal(size=(2, 5))
+    at = functools.partial(slice_.on_ellipse, jnp.asarray(position), jnp.asarray(direction))
+    np.testing.assert_array_equal(at(0.0), position)
+    np.testing.assert_allclose(at(np.pi / 2), direction, rtol=1e-14)
+    np.testing.assert_allclose(at(np.pi), -position, rtol=1e-14)
+    np.testing.assert_allclose(at(0.3), np.cos(0.3) * position + np.sin(0.3) * direction)
+
+
+@functools.partial(jax.jit, static_argnames=("log_likelihood", "n_steps"))
+def run(key, start, root, log_likelihood, n_steps, bracket):
+    """A chain of steps whose prior is N(0, root rootᵀ); returns positions, values and infos."""
+
+    def one(carry, key):
+        position, current = carry
+        key_direction, key_step = jax.random.split(key)
+        direction = root @ jax.random.normal(key_direction, start.shape)
+        new, value, info = slice_.step(
+            key_step, position, direction, log_likelihood, current, bracket
+        )
+        return (new, value), (new, value, direction, info)
+
+    begin = (start, log_likelihood(start))
+    return jax.lax.scan(one, begin, jax.random.split(key, n_steps))[1]
+
+
+# Prior N(0, PRIOR), likelihood of two observations with independent noise: the posterior is known.
+PRIOR = np.array([[1.0, 0.6], [0.6, 2.0]])
+NOISE, OBSERVED = np.array([0.3, 1.0]), np.array([1.2, -0.8])
+
+
+def gaussian_likelihood(f):
+    return -0.5 * jnp.sum((OBSERVED - f) ** 2 / NOISE)
+
+
+def posterior():
+    gain = PRIOR @ np.linalg.inv(PRIOR + np.diag(NOISE))
+    return gain @ OBSERVED, PRIOR - gain @ PRIOR
+
+
+@pytest.mark.parametrize("bracket", [FULL_CIRCLE, 2.5, 0.7])
+def test_a_gaussian_posterior_is_reproduced(bracket):
+    """First and second moments over 150,000 steps, with standard errors from 60 batch means.
+
+    A batch is 2,500 steps long; at the shortest bracket the chain forgets within about 50.
+    """
+    root = np.linalg.cholesky(PRIOR)
+    mean, covariance = posterior()
+    chain = run(jax.random.key(1), jnp.asarray(mean), root, gaussian_likelihood, 150_000, bracket)
+    f = np.asarray(chain[0])
+    centred = f - mean
+    products = np.einsum("ki,kj->kij", centred, centred)[:, [0, 0, 1], [0, 1, 1]]
+    statistics = np.hstack([f, products])
+    expected = np.append(mean, covariance[[0, 0, 1], [0, 1, 1]])
+    batches = oracles.batch_means(statistics, 60)
+    assert np.abs(oracles.in_standard_errors(batches, expected)).max() < 4
+    # The test has power: an effective sample of at least 900 of each statistic.
+    standard_error = batches.std(axis=0, ddof=1) / np.sqrt(60)
+    assert np.all(standard_error < statistics.std(axis=0) / 30)
+
+
+def test_a_step_reports_what_it_did():
+    start, root = jnp.asarray(OBSERVED), np.linalg.cholesky(PRIOR)
+    positions, values, directions, info = run(
+        jax.random.key(2), start, root, gaussian_likelihood, 200, 1.5
+    )
+    before = np.vstack([start[None], positions[:-1]])
+    angle = np.asarray(info.angle)[:, None]
+    moved = before * np.cos(angle) + np.asarray(directions) * np.sin(angle)
+    np.testing.assert_allclose(positions, moved, rtol=1e-12)
+    np.testing.assert_allclose(values, jax.vmap(gaussian_likelihood)(positions), rtol=1e-12)
+    assert np.abs(angle).max() < 1.5  # never outside the bracket
+    assert np.all(info.evaluations >= 1)
+    assert np.all(angle != 0)
+
+
+def test_a_narrow_slice_is_found_by_shrinking():
+    """An angle of 1e-6 in a bracket of 2π: about 23 halvings, where chance would take 1e6 tries."""
+    position = jnp.ones(1)
+
+    def log_likelihood(f):
+        return -0.5 * jnp.sum((f - 1.0) ** 2) / 1e-12
+
+    positions, _, _, info = run(
+        jax.random.key(5), position, jnp.eye(1), log_likelihood, 200, FULL_CIRCLE
+    )
+    assert np.all(info.angle != 0)
+    assert np.all(np.abs(positions - 1.0) < 1e-5)
+    assert 15 < np.mean(info.evaluations) < 50
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf, np.inf])
+def test_a_non_finite_likelihood_is_never_accepted(bad):
+    def log_likelihood(f):
+        return jnp.where(f[0] > 0.5, bad, 0.0)
+
+    positions, values, *_ = run(
+        jax.random.key(3), jnp.zeros(1), jnp.eye(1), log_likelihood, 2000, FULL_CIRCLE
+    )
+    assert np.all(positions <= 0.5)
+    assert np.all(np.isfinite(values))
+    assert len(np.unique(positions)) == 2000  # and it does move
+
+
+@pytest.mark.parametrize("bad", [np.nan, -np.inf])
+def test_it_stays_put_exactly_where_nothing_is_acceptable(rng, bad):
+    position = jnp.asarray(rng.normal(size=6))
+    new, value, info = slice_.step(
+        jax.random.key(4),
+        position,
+        jnp.asarray(rng.normal(size=6)),
+        lambda f: jnp.full((), bad),
+        jnp.array(-3.25),
+        jnp.array(FULL_CIRCLE),
+    )
+    np.testing.assert_array_equal(new, position)
+    assert value == -3.25
+    assert info.angle == 0.0
+    assert info.evaluations == slice_.MAX_EVALUATIONS

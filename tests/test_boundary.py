@@ -1,0 +1,116 @@
+"""The door to JAX: precision, padding, buckets, chunks."""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deepemu import GP, _boundary
+
+
+def test_double_precision_is_a_scope():
+    assert jnp.ones(1).dtype == jnp.float32
+    with _boundary.float64():
+        assert jnp.ones(1).dtype == jnp.float64
+        assert _boundary.array(np.ones(1, np.float32)).dtype == jnp.float64
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_double_precision_ends_with_an_error():
+    with pytest.raises(KeyError), _boundary.float64():
+        raise KeyError
+    assert jnp.ones(1).dtype == jnp.float32
+
+
+def test_buckets_hold_their_rows_and_grow_with_them():
+    sizes = [_boundary.bucket(n) for n in range(1, 5000)]
+    assert all(size >= n for n, size in enumerate(sizes, 1))
+    assert sizes == sorted(sizes)
+    assert _boundary.bucket(16) == 16
+    assert _boundary.bucket(17) == 32
+
+
+def test_buckets_are_few_and_waste_little():
+    """At most 15 rows up to 128; beyond, about a fifth of the n³ work."""
+    sizes = np.array([_boundary.bucket(n) for n in range(1, 5000)])
+    n = np.arange(1, 5000)
+    assert np.all((sizes - n)[n <= 128] < 16)
+    assert np.median((sizes / n)[n >= 100] ** 3) < 1.25
+    assert len(set(sizes)) < 100
+
+
+def test_the_work_bound_of_buckets_is_the_documented_one():
+    n = np.arange(101, 5000)
+    sizes = np.array([_boundary.bucket(k) for k in n])
+    worst = np.argmax((sizes / n) ** 3)
+    assert (sizes[worst] / n[worst]) ** 3 <= 1.4, f"{n[worst]} rows become {sizes[worst]}"
+
+
+def test_padding_appends_zero_rows():
+    with _boundary.float64():
+        padded = _boundary.pad_rows(np.array([[1, 2], [3, 4]]), 4)
+        assert padded.dtype == jnp.float64
+        np.testing.assert_array_equal(padded, [[1, 2], [3, 4], [0, 0], [0, 0]])
+        np.testing.assert_array_equal(_boundary.pad_rows(np.array([1.0]), 3), [1, 0, 0])
+        np.testing.assert_array_equal(_boundary.pad_rows(np.ones((2, 1)), 2), np.ones((2, 1)))
+
+
+def test_packed_data_mark_their_padding():
+    with _boundary.float64():
+        data = _boundary.pack(np.ones((5, 2)), np.ones((5, 1)), np.full(5, 2.0), np.zeros(1))
+    assert data.x.shape == (16, 2)
+    assert data.y.shape == (16, 1)
+    np.testing.assert_array_equal(data.counts, [2.0] * 5 + [0.0] * 11)
+
+
+def test_stacks_and_their_rows_are_inverse():
+    trees = [{"a": np.full(2, k), "b": (np.array(k),)} for k in range(3)]
+    stacked = _boundary.stack(trees)
+    assert stacked["a"].shape == (3, 2)
+    for k, tree in enumerate(trees):
+        jax.tree.map(np.testing.assert_array_equal, _boundary.row(stacked, k), tree)
+
+
+def test_chunks_cover_all_rows_in_order():
+    x = np.arange(10.0)[:, None]
+    parts = [(n, np.asarray(rows)) for n, rows in _boundary._chunks(x, 4)]
+    assert [n for n, _ in parts] == [4, 4, 2]
+    assert all(rows.shape == (4, 1) for _, rows in parts)
+    np.testing.assert_array_equal(np.concatenate([rows[:n] for n, rows in parts]), x)
+
+
+def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
+    x = rng.random((12, 2))
+    emulator = GP().fit(x, np.sin(5 * x[:, 0]) + x[:, 1])
+    at = rng.random((11, 2))
+    whole = emulator.predict(at, return_std=True)
+    monkeypatch.setattr(_boundary, "CPU_TEMPORARIES", 4 * 88 * 16**2)
+    assert _boundary._chunk_rows(emulator.ensemble_) == 4
+    np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-9)
+
+
+def test_unknown_compiler_options_are_left_out(monkeypatch):
+    """A later XLA may drop a flag."""
+    monkeypatch.setitem(_boundary.CPU_OPTIONS, "xla_no_such_option", True)
+    options = _boundary._compiler_options.__wrapped__()
+    assert "xla_no_such_option" not in options
+
+
+def test_programs_of_several_threads_all_finish(rng):
+    x = rng.random((12, 2))
+    y = np.sin(5 * x[:, 0]) + x[:, 1]
+    expected = GP().fit(x, y).predict(x)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(GP().fit(x, y).predict(x)), daemon=True)
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(results) == 4
+    for result in results:
+        np.testing.assert_array_equal(result, expected)

@@ -1,0 +1,122 @@
+"""How often XLA compiles: once for a network and a bucket of rows, never for a number of rows."""
+
+import functools
+from unittest import mock
+
+import jax
+import numpy as np
+import pytest
+
+from deepemu import DGP, GP, _boundary, training
+
+SMALL = {
+    "kernel": "squared_exponential",
+    "width": 1,
+    "n_chains": 1,
+    "n_iter": 5,
+    "n_sweeps": 1,
+    "n_imputations": 1,
+}
+KINDS = pytest.mark.parametrize("make", [GP, lambda: DGP(**SMALL)], ids=["GP", "DGP"])
+
+
+class Compilations:
+    """Counts what XLA's backend compiles in this process."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, event, duration, **_):
+        self.count += event == "/jax/core/compile/backend_compile_duration"
+
+    def during(self, function):
+        before = self.count
+        function()
+        return self.count - before
+
+
+@pytest.fixture(scope="module")
+def compilations():
+    counter = Compilations()
+    jax.monitoring.register_event_duration_secs_listener(counter)
+    yield counter
+    jax.monitoring.unregister_event_duration_listener(counter)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def new_programs():
+    """None that another module has compiled, compiled without optimisation, and few steps."""
+    with (
+        mock.patch.object(training, "GP_STEPS", 2),
+        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
+        mock.patch.object(_boundary, "_compiled", functools.cache(_boundary._compiled.__wrapped__)),
+        mock.patch.object(
+            _boundary,
+            "_compiler_options",
+            functools.cache(_boundary._compiler_options.__wrapped__),
+        ),
+    ):
+        yield
+
+
+def data(n):
+    x = np.random.default_rng(0).random((60, 1))[:n]
+    return x, np.sin(6 * x[:, 0])
+
+
+def test_the_counter_counts(compilations):
+    shape = (3, 5, 7)
+    assert compilations.during(lambda: jax.jit(lambda x: x + 1)(np.zeros(shape))) > 0
+
+
+@KINDS
+def test_a_second_fit_compiles_nothing(make, compilations):
+    at = data(20)[0]
+    assert compilations.during(lambda: make().fit(*data(20)).predict(at)) > 0
+    for n in (20, 21, 32):
+        x, y = data(n)
+        again = make().set_params(random_state=1)
+        assert compilations.during(lambda x=x, y=y, e=again: e.fit(x, -3 * y).predict(at)) == 0
+
+
+@KINDS
+def test_the_number_of_test_rows_compiles_nothing(make, compilations):
+    emulator = make().fit(*data(20))
+    emulator.predict(data(5)[0])
+    for n in (1, 2, 17, 60):
+        assert compilations.during(lambda n=n: emulator.predict(data(n)[0], return_std=True)) == 0
+
+
+def test_settings_that_are_no_shapes_compile_nothing(compilations):
+    x, y = data(20)
+    DGP(**SMALL).fit(x, y).predict(x)
+    for change in ({"n_iter": 7}, {"n_sweeps": 3}, {"n_scoring": 2}, {"bracket": 2.0}):
+        emulator = DGP(**(SMALL | change))
+        assert compilations.during(lambda e=emulator: e.fit(x, y)) == 0, change
+
+
+@KINDS
+def test_growing_by_fit_compiles_at_new_buckets_only(make, compilations):
+    """Training, factorising, predicting; a GP has a few operations outside of its programs."""
+    at = data(20)[0]
+    make().fit(*data(20)).predict(at)
+    counts = {
+        n: compilations.during(lambda n=n: make().fit(*data(n)).predict(at)) for n in range(21, 53)
+    }
+    assert {n for n, count in counts.items() if count} == {33, 49}
+    assert all(counts[n] <= (8 if make is GP else 3) for n in (33, 49)), counts
+
+
+@KINDS
+def test_growing_by_update_compiles_at_new_buckets_only(make, compilations):
+    """The row after a new bucket is the first to be placed given data of that bucket."""
+    x, y = data(60)
+    emulator = make().fit(x[:20], y[:20])
+    emulator.update(x[20:21], y[20:21]).predict(x)
+    counts = {}
+    for n in range(22, 53):
+        new = slice(n - 1, n)
+        counts[n] = compilations.during(lambda s=new: emulator.update(x[s], y[s]).predict(x))
+    assert emulator.loo()[0].shape == (52,)
+    assert {n for n, count in counts.items() if count} <= {33, 34, 49, 50}, counts
+    assert sum(counts.values()) <= 8, counts

@@ -1,0 +1,196 @@
+"""The user's description of a network, its translation, and fits of networks of many shapes."""
+
+import functools
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from deepemu import DGP, InputError, Layer, _boundary
+from deepemu.core import kernels
+from deepemu.core.priors import Gamma, Independent, InverseGamma, Reference
+from deepemu.layers import build_network, prior_by_name
+
+SMALL = {"n_chains": 1, "n_iter": 3, "n_sweeps": 2, "n_imputations": 2}
+SMOOTH = {"kernel": "squared_exponential"}  # has the smallest programs
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_programs():
+    """Programs of their own for this module, compiled without optimisation: a third of the time."""
+    with (
+        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
+        mock.patch.object(_boundary, "_compiled", functools.cache(_boundary._compiled.__wrapped__)),
+        mock.patch.object(
+            _boundary,
+            "_compiler_options",
+            functools.cache(_boundary._compiler_options.__wrapped__),
+        ),
+    ):
+        yield
+
+
+# --- translation ---------------------------------------------------------------------------------
+
+
+def test_layers_read_the_one_below_and_the_inputs():
+    network = build_network([Layer(width=3), Layer(width=2), Layer()], 4, 5)
+    assert [spec.width for spec in network.layers] == [3, 2, 5]
+    assert [spec.n_columns for spec in network.layers] == [4, 3 + 4, 2 + 4]
+    assert all(all(map(all, spec.reads)) for spec in network.layers)
+    assert (network.n_inputs, network.n_outputs, network.depth) == (4, 5, 3)
+
+
+def test_layers_without_the_inputs_read_the_one_below():
+    layers = [Layer(width=3, connect_input=False), Layer(connect_input=False)]
+    network = build_network(layers, 4, 1)
+    assert [spec.n_columns for spec in network.layers] == [4, 3]
+
+
+def test_nodes_read_the_columns_they_name():
+    layers = [Layer(width=2, reads=[[0], [2, 1]]), Layer(reads=[[0, 4]])]
+    first, last = build_network(layers, 3, 1).layers
+    assert first.reads == ((True, False, False), (False, True, True))
+    assert last.reads == ((True, False, False, False, True),)
+
+
+def test_choices_are_carried_over():
+    layer = Layer(
+        kernel="matern32",
+        lengthscale="shared",
+        scale="estimate",
+        nugget="estimate",
+        prior="reference",
+    )
+    (spec,) = build_network([layer], 1, 1).layers
+    assert spec.kernel == kernels.Matern32()
+    assert spec.shared_lengthscale and spec.free_scale and spec.free_nugget
+    assert spec.prior == Reference()
+    (plain,) = build_network([Layer()], 1, 1).layers
+    assert plain.kernel == kernels.Matern52()
+    assert not (plain.shared_lengthscale or plain.free_scale or plain.free_nugget)
+
+
+def test_priors_have_names():
+    assert prior_by_name("gamma") == Independent(Gamma(1.6, 0.3))
+    assert prior_by_name("inverse_gamma") == Independent(InverseGamma(1.6, 0.3))
+    assert prior_by_name("reference") == Reference(0.2)
+    own = Independent(Gamma(2.0, 1.0))
+    assert prior_by_name(own) is own
+    with pytest.raises(InputError, match="prior is 'flat'; choose one of gamma"):
+        prior_by_name("flat")
+
+
+def test_equal_descriptions_give_equal_networks():
+    """So that programs are found again."""
+    networks = [build_network([Layer(width=2), Layer()], 2, 1) for _ in range(2)]
+    assert networks[0] == networks[1]
+    assert hash(networks[0]) == hash(networks[1])
+
+
+# --- fits ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def problem():
+    x = np.random.default_rng(0).random((12, 2))
+    return x, np.sin(5 * x[:, 0]) + x[:, 1]
+
+
+LAST = {"scale": "estimate", **SMOOTH}
+NETWORKS = {
+    "three layers": [Layer(width=2, **SMOOTH), Layer(width=1, **SMOOTH), Layer(**LAST)],
+    "kernels differ": [
+        Layer(width=1, prior="none", **SMOOTH),
+        Layer(kernel="matern32", prior="reference", scale="estimate"),
+    ],
+    "not connected": [
+        Layer(width=2, lengthscale="shared", prior="inverse_gamma", **SMOOTH),
+        Layer(connect_input=False, **LAST),
+    ],
+    "wider than the inputs": [Layer(width=3, **SMOOTH), Layer(connect_input=False, **LAST)],
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_of_many_shapes_interpolate(name, problem):
+    x, y = problem
+    emulator = DGP(layers=NETWORKS[name], **SMALL).fit(x, y)
+    mean, std = emulator.predict(x, return_std=True)
+    np.testing.assert_allclose(mean, y, atol=0.02)
+    assert np.all(std < 0.1) and np.all(std > 0)
+    assert len(emulator.trace_["lengthscale"]) == len(NETWORKS[name])
+
+
+def test_depth_and_width_are_short_for_layers():
+    short = DGP(depth=3, width=1, connect_input=False, nugget=1e-4, **SMOOTH)
+    hidden = Layer(width=1, connect_input=False, **SMOOTH)
+    assert short._layers(2) == [hidden, hidden, Layer(connect_input=False, nugget=1e-4, **LAST)]
+
+
+def test_the_settings_of_the_paper_train(problem):
+    """With brackets of the full circle, written as infinite."""
+    x, y = problem
+    emulator = DGP.paper(n_iter=5, n_sweeps=2, n_imputations=2).fit(x, y)
+    assert emulator.score(x, y) > 0.99
+    first, second = emulator.ensemble_.members.latents[0][:, :12]
+    assert np.all(np.isfinite(first)) and np.all(first != second)
+
+
+def test_the_default_width_is_that_of_the_inputs_up_to_six():
+    widths = [DGP()._layers(n)[0].width for n in (1, 3, 6, 20)]
+    assert widths == [1, 3, 6, 6]
+    assert DGP(width=4)._layers(2)[0].width == 4
+    assert len(DGP(depth=1)._layers(2)) == 1
+
+
+def test_a_column_that_is_not_read_has_no_influence(problem):
+    x, _ = problem
+    y = np.sin(5 * x[:, 0])
+    hidden = Layer(width=1, reads=[[0]], **SMOOTH)
+    layers = [hidden, Layer(reads=[[0, 1]], **LAST)]  # of [hidden | first input, second input]
+    emulator = DGP(layers=layers, **SMALL).fit(x, y)
+    moved = x + [0.0, 7.0]
+    np.testing.assert_array_equal(
+        emulator.predict(moved, return_std=True), emulator.predict(x, return_std=True)
+    )
+    assert np.all(emulator.predict(x + [0.05, 0.0]) != emulator.predict(x))
+
+
+def test_a_shared_lengthscale_is_one_number(problem):
+    emulator = DGP(layers=NETWORKS["not connected"], **SMALL).fit(*problem)
+    hidden = emulator.trace_["lengthscale"][0]
+    np.testing.assert_array_equal(hidden[..., 0], hidden[..., 1])
+    own = emulator.trace_["lengthscale"][1]
+    assert np.all(own[..., 0] != own[..., 1])
+
+
+def test_a_fixed_scale_and_nugget_stay_where_they_are(problem):
+    layers = [
+        Layer(width=1, scale=2.0, nugget=1e-4, **SMOOTH),
+        Layer(scale=3.0, nugget=1e-5, **SMOOTH),
+    ]
+    emulator = DGP(layers=layers, **SMALL).fit(*problem)
+    for name, values in (("scale", (2.0, 3.0)), ("nugget", (1e-4, 1e-5))):
+        for path, value in zip(emulator.trace_[name], values, strict=True):
+            np.testing.assert_allclose(path, value)
+
+
+def test_a_network_of_several_outputs(problem):
+    x, y = problem
+    both = np.column_stack([y, 1e4 * np.cos(3 * x[:, 1]) - 5e6])
+    emulator = DGP(width=1, **SMALL, **SMOOTH).fit(x, both)
+    mean, std = emulator.predict(x, return_std=True)
+    assert mean.shape == std.shape == (12, 2)
+    assert np.all(np.abs(mean - both) < 0.02 * both.std(axis=0))
+    assert emulator.sample_y(x, 2).shape == (12, 2, 2)
+
+
+def test_a_deep_emulator_estimates_noise():
+    x = np.linspace(0, 1, 16)[:, None].repeat(4, axis=0)
+    rng = np.random.default_rng(3)
+    y = np.sin(6 * x[:, 0]) + rng.normal(0, 0.2, len(x))
+    settings = {**SMALL, "n_iter": 40, "n_scoring": 3}
+    emulator = DGP(width=1, nugget="estimate", **settings, **SMOOTH).fit(x, y)
+    scale, nugget = (emulator.trace_[name][-1][0, 10:, 0] for name in ("scale", "nugget"))
+    assert np.mean(np.sqrt(scale * nugget)) * y.std() == pytest.approx(0.2, rel=0.3)

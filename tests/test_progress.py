@@ -1,0 +1,174 @@
+"""The progress line, and Ctrl-C during training."""
+
+import os
+import signal
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from deepemu import DGP, InterruptedFitWarning
+from deepemu._progress import Progress, deferred_interrupt, wants_progress
+
+SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    x = np.random.default_rng(0).random((12, 2))
+    return x, np.sin(5 * x[:, 0]) + x[:, 1]
+
+
+def ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def press_at(monkeypatch, *calls):
+    """Ctrl-C when a chain has ended its block for the n-th time, for each n in ``calls``."""
+    count = iter(range(1, 10_000))
+    advance = Progress.advance
+
+    def advance_and_press(self, amount=1):
+        advance(self, amount)
+        if next(count) in calls:
+            ctrl_c()
+
+    monkeypatch.setattr(Progress, "advance", advance_and_press)
+
+
+# --- Ctrl-C --------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_training_and_leaves_an_emulator(problem, monkeypatch):
+    x, y = problem
+    before = signal.getsignal(signal.SIGINT)
+    press_at(monkeypatch, 3)  # in the second block of 5 iterations
+    with pytest.warns(InterruptedFitWarning, match="after 10 of 40 iterations") as caught:
+        emulator = DGP(n_iter=40, **SMALL).fit(x, y)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert emulator.trace_["log_density"].shape == (2, 10)
+    assert emulator.ensemble_.weights.shape == (4,)
+    np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_an_interrupted_fit_is_the_shorter_fit(problem, monkeypatch):
+    with monkeypatch.context() as patch:
+        press_at(patch, 1)
+        with pytest.warns(InterruptedFitWarning):
+            stopped = DGP(n_iter=40, **SMALL).fit(*problem)
+    short = DGP(n_iter=5, **SMALL).fit(*problem)
+    np.testing.assert_array_equal(stopped.predict(problem[0]), short.predict(problem[0]))
+
+
+def test_an_interrupted_update_leaves_an_emulator(problem, monkeypatch):
+    x, y = problem
+    emulator = DGP(n_iter=40, **SMALL).fit(x[:9], y[:9])
+    press_at(monkeypatch, 1)
+    with pytest.warns(InterruptedFitWarning, match="after 5 of 8 iterations"):
+        emulator.update(x[9:], y[9:])
+    np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
+
+
+def test_a_second_ctrl_c_interrupts_at_once(problem, monkeypatch):
+    x, y = problem
+    emulator = DGP(n_iter=5, **SMALL).fit(x, y)
+    expected = emulator.predict(x)
+    before = signal.getsignal(signal.SIGINT)
+    press_at(monkeypatch, 1, 2)
+    with pytest.raises(KeyboardInterrupt):
+        emulator.set_params(n_iter=40).fit(x, y)
+    assert signal.getsignal(signal.SIGINT) is before
+    np.testing.assert_array_equal(emulator.predict(x), expected)
+
+
+def test_the_handler_is_restored_after_an_error():
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyError), deferred_interrupt():
+        assert signal.getsignal(signal.SIGINT) is not before
+        raise KeyError
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_after_training_is_ctrl_c():
+    with deferred_interrupt() as interrupt:
+        pass
+    with pytest.raises(KeyboardInterrupt):
+        ctrl_c()
+        sum(range(1000))
+    assert not interrupt.requested
+
+
+def test_a_handler_of_the_users_own_gets_the_second_ctrl_c():
+    seen = []
+    before = signal.signal(signal.SIGINT, lambda *_: seen.append("mine"))
+    try:
+        with deferred_interrupt() as interrupt:
+            ctrl_c()
+            assert interrupt.requested and seen == []
+            ctrl_c()
+            assert seen == ["mine"]
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_fitting_works_in_another_thread(problem):
+    """Where signal handlers cannot be set."""
+    results, errors = [], []
+
+    def fit():
+        try:
+            results.append(DGP(n_iter=5, **SMALL).fit(*problem).predict(problem[0]))
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=fit, daemon=True)
+    thread.start()
+    thread.join(timeout=120)
+    assert errors == []
+    expected = DGP(n_iter=5, **SMALL).fit(*problem).predict(problem[0])
+    np.testing.assert_array_equal(results[0], expected)
+
+
+# --- the line ------------------------------------------------------------------------------------
+
+
+def test_progress_is_shown_when_asked_for(problem, capsys):
+    DGP(n_iter=5, **(SMALL | {"verbose": True})).fit(*problem)
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "training █" in written.err
+    assert " 50%" in written.err  # one of two chains
+    assert "100%" in written.err
+    assert written.err.endswith("\n")
+
+
+@pytest.mark.parametrize("verbose", [False, None])
+def test_progress_is_not_shown_otherwise(problem, capsys, verbose):
+    DGP(n_iter=5, **(SMALL | {"verbose": verbose})).fit(*problem)
+    written = capsys.readouterr()
+    assert (written.out, written.err) == ("", "")
+
+
+def test_the_default_is_to_show_progress_on_a_terminal(monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert wants_progress(None) and wants_progress(True) and not wants_progress(False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False, raising=False)
+    assert not wants_progress(None) and wants_progress(True)
+
+
+def test_the_line_tells_share_and_time_left(monkeypatch):
+    clock = iter([100.0, 130.0])
+    monkeypatch.setattr("deepemu._progress.time.monotonic", lambda: next(clock))
+    progress = Progress("training", 8, False)
+    progress.advance(6)
+    assert progress.line() == "training " + "█" * 18 + "░" * 6 + "  75%  30 s, 10 s left"
+
+
+def test_the_line_ends_when_training_breaks_off(capsys):
+    with pytest.raises(KeyError), Progress("training", 2, True) as progress:
+        progress.advance()
+        raise KeyError
+    assert capsys.readouterr().err.endswith("\n")

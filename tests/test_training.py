@@ -1,0 +1,96 @@
+"""The host side of training: where chains and ascents start, and what ends them."""
+
+import numpy as np
+import pytest
+
+from deepemu import NumericalError, _boundary, training
+from deepemu.core import impute, sem
+from deepemu.layers import Layer, build_network
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with _boundary.float64():
+        yield
+
+
+def latents_of(widths, x, size):
+    layers = [*(Layer(width=width) for width in widths), Layer()]
+    network = build_network(layers, x.shape[1], 1)
+    return [np.asarray(w) for w in training.starting_latents(network, x, size)]
+
+
+def test_hidden_layers_start_as_the_inputs(rng):
+    x = rng.random((5, 3))
+    first, second = latents_of([3, 3], x, 16)
+    for latent in (first, second):
+        assert latent.shape == (16, 3)
+        np.testing.assert_array_equal(latent[:5], x)
+        np.testing.assert_array_equal(latent[5:], 0.0)
+
+
+def test_wide_layers_repeat_the_inputs(rng):
+    x = rng.random((5, 2))
+    (latent,) = latents_of([5], x, 5)
+    np.testing.assert_array_equal(latent, x[:, [0, 1, 0, 1, 0]])
+
+
+@pytest.mark.parametrize("n_rows", [20, 2])
+def test_narrow_layers_start_at_principal_components(rng, n_rows):
+    along = rng.random(n_rows)
+    x = np.column_stack([along, 2 * along, -along]) + 1e-6 * rng.random((n_rows, 3))
+    (latent,) = latents_of([2], x, n_rows)
+    assert latent.shape == (n_rows, 2)
+    assert latent.min() >= 0 and latent.max() <= 1
+    assert abs(np.corrcoef(latent[:, 0], along)[0, 1]) > 0.999
+
+
+def test_constant_inputs_start_at_zero():
+    (latent,) = latents_of([1], np.full((4, 3), 7.0), 4)
+    np.testing.assert_array_equal(latent, 0.0)
+
+
+def test_params_start_at_unit_lengthscales():
+    network = build_network([Layer(width=2), Layer()], 3, 1)
+    hidden, last = training.starting_params(network, [1.0, 4.0], [1e-6, 0.5])
+    assert hidden.log_lengthscale.shape == (2, 3)
+    assert last.log_lengthscale.shape == (1, 5)
+    np.testing.assert_array_equal(hidden.log_lengthscale, 0.0)
+    np.testing.assert_allclose(np.exp(last.log_scale), [4.0])
+    np.testing.assert_allclose(np.exp(last.log_nugget), [0.5])
+    np.testing.assert_allclose(np.exp(hidden.log_nugget), [1e-6, 1e-6])
+
+
+def test_chains_start_alike_with_the_full_circle(rng):
+    network = build_network([Layer(width=2), Layer()], 2, 1)
+    params = training.starting_params(network, [1.0, 1.0], [1e-6, 1e-6])
+    latents = training.starting_latents(network, rng.random((4, 2)), 16)
+    for bracket in (0.5, 16.0, np.inf):
+        plan = training.Plan(sem.Schedule(impute.NodeWise(), 5), 5, 0.75, 1, 1, bracket, 1)
+        chains = training.start_chains(plan, params, latents, 3)
+        assert chains.imputation.latents[0].shape == (3, 16, 2)
+        assert chains.params[1].log_lengthscale.shape == (3, 1, 4)
+        assert np.all(chains.imputation.angles[0] > 0)  # or inf times zero would be no bracket
+        assert np.all(chains.imputation.angles[0] * bracket >= 2 * np.pi * (1 - 1e-12))
+
+
+def test_ascents_start_at_the_given_point_and_others(rng):
+    network = build_network([Layer()], 3, 2)
+    (params,) = training.starting_params(network, [1.0], [1e-6])
+    starts = training._gp_starts(params, 0)
+    n_starts = 1 + len(training.GP_STARTS) + 2
+    assert starts.log_lengthscale.shape == (n_starts, 2, 3)
+    assert starts.log_scale.shape == starts.log_nugget.shape == (n_starts, 2)
+    np.testing.assert_array_equal(starts.log_lengthscale[0], 0.0)
+    lengthscales = np.exp(starts.log_lengthscale[1:])
+    assert lengthscales.min() >= 0.05 - 1e-12 and lengthscales.max() <= 3 + 1e-12
+    again, other = training._gp_starts(params, 0), training._gp_starts(params, 1)
+    np.testing.assert_array_equal(again.log_lengthscale, starts.log_lengthscale)
+    assert np.any(np.asarray(other.log_lengthscale) != np.asarray(starts.log_lengthscale))
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_density_that_is_not_finite_is_an_error(bad):
+    with pytest.raises(NumericalError, match="raise the nugget"):
+        training._require_finite(sem.Trace((), np.array([[0.0, bad]])))
+    training._require_finite(sem.Trace((), np.array([[0.0, -1e9]])))
