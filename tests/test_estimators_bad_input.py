@@ -311,7 +311,7 @@ def hidden(**settings):
 @pytest.mark.parametrize(
     ("layers", "message"),
     [
-        ([], "layers is empty"),
+        ([], "layers is \\[\\]"),
         (hidden(width=None), "width of layer 1 is None"),
         (hidden(width=0), "width of layer 1 is 0"),
         ([Layer(width=2), Layer(width=3)], "last layer has width 3 but y has 1"),

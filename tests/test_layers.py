@@ -66,9 +66,10 @@ def test_choices_are_carried_over():
     assert spec.kernel == kernels.Matern32()
     assert spec.shared_lengthscale and spec.free_scale and spec.free_nugget
     assert spec.prior == Reference()
-    (plain,) = build_network([Layer()], 1, 1).layers
+    plain, last = build_network([Layer(1), Layer()], 1, 1).layers
     assert plain.kernel == kernels.Matern52()
     assert not (plain.shared_lengthscale or plain.free_scale or plain.free_nugget)
+    assert last.free_scale and not last.free_nugget
 
 
 def test_priors_have_names():
@@ -125,7 +126,7 @@ def test_networks_of_many_shapes_interpolate(name, problem):
 def test_depth_and_width_are_short_for_layers():
     short = DGP(depth=3, width=1, connect_input=False, nugget=1e-4, **SMOOTH)
     hidden = Layer(width=1, connect_input=False, **SMOOTH)
-    assert short._layers(2) == [hidden, hidden, Layer(connect_input=False, nugget=1e-4, **LAST)]
+    assert short._layers(2) == [hidden, hidden, Layer(connect_input=False, nugget=1e-4, **SMOOTH)]
 
 
 def test_the_settings_of_the_paper_train(problem):

@@ -100,7 +100,7 @@ def test_sites_are_in_order_of_first_appearance():
     np.testing.assert_array_equal(sites.x, [[3, 0], [1, 0], [2, 0]])
     np.testing.assert_allclose(sites.y, [[3], [15], [100]])
     np.testing.assert_array_equal(sites.counts, [3, 2, 1])
-    np.testing.assert_allclose(sites.squares, [4 + 1 + 9 + 25 + 25])
+    np.testing.assert_allclose(sites.squares, [[4 + 1 + 9], [25 + 25], [0]])
     np.testing.assert_array_equal(sites.site_of_row, [0, 1, 0, 2, 1, 0])
 
 
@@ -118,7 +118,7 @@ def test_squares_are_those_of_each_output(rng):
     sites = collapse_replicates(x, y)
     grouped = y.reshape(4, 5, 3)
     np.testing.assert_allclose(sites.y, grouped.mean(axis=1))
-    np.testing.assert_allclose(sites.squares, 5 * grouped.var(axis=1).sum(axis=0))
+    np.testing.assert_allclose(sites.squares, 5 * grouped.var(axis=1))
 
 
 def test_distinct_rows_are_left_as_they_are(rng):
@@ -144,7 +144,7 @@ def test_an_interpolator_takes_means_and_warns():
         means = without_spread(sites)
     np.testing.assert_array_equal(means.y, [[2], [5]])
     np.testing.assert_array_equal(means.counts, [1, 1])
-    np.testing.assert_array_equal(means.squares, [0])
+    np.testing.assert_array_equal(means.squares, [[0], [0]])
     np.testing.assert_array_equal(means.site_of_row, [0, 0, 1])
 
 

@@ -24,7 +24,6 @@ from deepemu.layers import (
     is_real,
     require_choice,
     require_whole,
-    with_scales,
 )
 from deepemu.training import Plan, Trained
 from deepemu.validation import (
@@ -71,7 +70,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         Inputs and outputs are scaled inside; predictions come back in the units of y.
         """
         x, outputs = self._checked(X, y, ensure_min_samples=2)
-        layers = with_scales(self._layers(x.shape[1]))
+        layers = self._layers(x.shape[1])
         rows = outputs.reshape(len(x), -1)
         network = build_network(layers, x.shape[1], rows.shape[1])
         warn_if_constant(rows)

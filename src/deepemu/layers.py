@@ -61,7 +61,7 @@ class Layer:
 def build_network(layers: Sequence[Layer], n_inputs: int, n_outputs: int) -> Network:
     """The static structure, with every choice checked."""
     specs: list[LayerSpec] = []
-    for index, layer in enumerate(layers):
+    for index, layer in enumerate(_with_scales(layers)):
         last = index == len(layers) - 1
         width = n_outputs if layer.width is None and last else layer.width
         require_whole(f"width of layer {index + 1}", width)
@@ -140,7 +140,7 @@ def _number_or_estimate(value: object, name: str, least: float) -> None:
     )
 
 
-def with_scales(layers: Sequence[Layer]) -> list[Layer]:
+def _with_scales(layers: Sequence[Layer]) -> list[Layer]:
     """Layers with the default scale written out: 1 if hidden, estimated if last."""
     default = lambda index: ESTIMATE if index == len(layers) - 1 else 1.0  # noqa: E731
     return [
