@@ -1,11 +1,15 @@
 """What all tests share. Public estimators are tested with JAX as the user has it: float64 off."""
 
+import functools
 import os
 from collections.abc import Iterator
+from unittest import mock
 
 import jax
 import numpy as np
 import pytest
+
+from deepemu import _boundary
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures need no display
 
@@ -14,6 +18,18 @@ os.environ.setdefault("MPLBACKEND", "Agg")  # figures need no display
 def rng() -> np.random.Generator:
     """Random numbers from a fixed seed."""
     return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="module")
+def quick_programs() -> Iterator[None]:
+    """Programs of a module's own, compiled without optimisation: a third of the time."""
+    fresh = lambda cached: functools.cache(cached.__wrapped__)  # noqa: E731
+    with (
+        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
+        mock.patch.object(_boundary, "_compiled", fresh(_boundary._compiled)),
+        mock.patch.object(_boundary, "_compiler_options", fresh(_boundary._compiler_options)),
+    ):
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -1,13 +1,12 @@
 """How often XLA compiles: once for a network and a bucket of rows, never for a number of rows."""
 
-import functools
 from unittest import mock
 
 import jax
 import numpy as np
 import pytest
 
-from deepemu import DGP, GP, _boundary, training
+from deepemu import DGP, GP, training
 
 SMALL = {
     "kernel": "squared_exponential",
@@ -44,18 +43,9 @@ def compilations():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def new_programs():
-    """None that another module has compiled, compiled without optimisation, and few steps."""
-    with (
-        mock.patch.object(training, "GP_STEPS", 2),
-        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
-        mock.patch.object(_boundary, "_compiled", functools.cache(_boundary._compiled.__wrapped__)),
-        mock.patch.object(
-            _boundary,
-            "_compiler_options",
-            functools.cache(_boundary._compiler_options.__wrapped__),
-        ),
-    ):
+def new_programs(quick_programs):
+    """None that another module has compiled, and few steps."""
+    with mock.patch.object(training, "GP_STEPS", 2):
         yield
 
 

@@ -1,33 +1,17 @@
 """The user's description of a network, its translation, and fits of networks of many shapes."""
 
-import functools
-from unittest import mock
-
 import numpy as np
 import pytest
 
-from deepemu import DGP, InputError, Layer, _boundary
+from deepemu import DGP, InputError, Layer
 from deepemu.core import kernels
 from deepemu.core.priors import Gamma, Independent, InverseGamma, Reference
 from deepemu.layers import build_network, prior_by_name
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 SMALL = {"n_chains": 1, "n_iter": 3, "n_sweeps": 2, "n_imputations": 2}
 SMOOTH = {"kernel": "squared_exponential"}  # has the smallest programs
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_programs():
-    """Programs of their own for this module, compiled without optimisation: a third of the time."""
-    with (
-        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
-        mock.patch.object(_boundary, "_compiled", functools.cache(_boundary._compiled.__wrapped__)),
-        mock.patch.object(
-            _boundary,
-            "_compiler_options",
-            functools.cache(_boundary._compiler_options.__wrapped__),
-        ),
-    ):
-        yield
 
 
 # --- translation ---------------------------------------------------------------------------------

@@ -1,10 +1,8 @@
 """The estimators as scikit-learn sees them: its own checks, pipelines, pickles, data frames."""
 
-import functools
 import pickle
 import subprocess
 import sys
-from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -15,27 +13,14 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
-from deepemu import DGP, GP, _boundary, training
+from deepemu import DGP, GP, training
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 # The squared exponential has the smallest programs.
 KERNEL = "squared_exponential"
 CHEAP = DGP(kernel=KERNEL, width=1, n_chains=1, n_iter=1, n_sweeps=1, n_imputations=1)
 SMALL = DGP(kernel=KERNEL, width=1, n_chains=2, n_iter=6, n_sweeps=2, n_imputations=2)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_programs():
-    """Programs of their own for this module, compiled without optimisation: a third of the time."""
-    with (
-        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
-        mock.patch.object(_boundary, "_compiled", functools.cache(_boundary._compiled.__wrapped__)),
-        mock.patch.object(
-            _boundary,
-            "_compiler_options",
-            functools.cache(_boundary._compiler_options.__wrapped__),
-        ),
-    ):
-        yield
 
 
 @pytest.fixture
