@@ -7,7 +7,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import Tags, check_random_state
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from deepemu import _boundary, training
@@ -184,11 +184,6 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
 
     def _shape(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if self._one_dimensional else values
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.multi_output = True
-        return tags
 
 
 class GP(_Emulator):
