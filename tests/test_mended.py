@@ -84,3 +84,17 @@ def test_predictions_far_away_are_those_of_the_prior(problem, emulator):
     x, y = problem
     mean, std = emulator.fit(x, y).predict(x[:3] * 1e100, return_std=True)
     assert np.all(np.isfinite(mean)) and np.all(std > 0.1)
+
+
+def test_updates_that_add_no_new_input_draw_anew_too(problem, monkeypatch):
+    """The number of distinct inputs stays; the seed must not."""
+    seeds = []
+    key_of = _boundary.seed_key
+    monkeypatch.setattr(_boundary, "seed_key", lambda seed: seeds.append(seed) or key_of(seed))
+    x, y = problem
+    DGP(**SMALL).fit(x, y).update(x[:1], y[:1]).update(x[:1], y[:1])
+    assert len(set(seeds)) == 3
+
+
+def test_an_option_that_this_version_of_xla_lacks_is_noticed():
+    assert not _boundary._is_known("xla_no_such_option", False)

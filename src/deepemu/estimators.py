@@ -77,8 +77,8 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         scaling = scaling_of(x, rows if _is_noisy(network) else site_means(x, rows))
         sites = _sites(network, scaling, x, rows)
         with _boundary.float64():
-            data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
-            trained = self._train(network, layers, data, self._seed())
+            data = _packed(sites)
+            trained = self._train(network, layers, data, _seed_from(self.random_state))
         self._one_dimensional, self._scaling = outputs.ndim == 1, scaling
         return self._store(trained, sites, x.copy(), rows.copy())
 
@@ -90,9 +90,6 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
             self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, **rules
         )
         return x, np.asarray(outputs, dtype=np.float64)
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
     def _store(self, trained: Trained, sites: Replicates, x: np.ndarray, y: np.ndarray) -> Self:
         """All of the fitted state, at once and last, so that a failure changes nothing."""
@@ -122,14 +119,15 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         sites = _sites(self.ensemble_.network, self._scaling, rows_x, rows_y)
         n_before = len(self._site_data.x)
         with _boundary.float64():
-            data = _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
+            data = _packed(sites)
             chains = _boundary.extend_chains(
                 self.ensemble_.network, self._chains, self.ensemble_.data, data,
                 n_before, len(sites.x) - n_before,
             )  # fmt: skip
-            # With a fixed random_state, a seed of its own for each size: fit's draws are used up.
-            seed = np.random.SeedSequence([self._seed(), len(sites.x)]).generate_state(1)
-            trained = self._go_on(chains, data, int(seed[0]))
+            # With a fixed random_state, a seed of its own for each number of rows, which only
+            # grows: the draws of the fit and of earlier updates are used up.
+            seed = np.random.SeedSequence([_seed_from(self.random_state), len(rows_x)])
+            trained = self._go_on(chains, data, int(seed.generate_state(1)[0]))
         return self._store(trained, sites, rows_x, rows_y)
 
     # --- using -------------------------------------------------------------------------------
@@ -155,7 +153,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         """
         require_whole("n_samples", n_samples)
         x = self._to_core(X)
-        seed = int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+        seed = _seed_from(random_state)
         with _boundary.float64():
             draws = _boundary.draw_joint(seed, self.ensemble_, x, int(n_samples))
         draws = self._scaling.mean_to_user(draws)
@@ -392,6 +390,15 @@ class DGP(_Emulator):
         plan = self._plan(max(self.n_iter // 5, 1))
         network = self.ensemble_.network
         return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
+
+
+def _seed_from(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def _packed(sites: Replicates) -> Data:
+    """Sites as the core takes them: replicates' squares matter only in sum."""
+    return _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
 
 
 def _is_noisy(network: Network) -> bool:

@@ -118,9 +118,9 @@ def site_means(x: Floats, y: Floats) -> Floats:
 
 def require_numbers(values: Any, name: str) -> None:
     """Text and dates convert to doubles without complaint; neither is what the user means."""
-    kind = getattr(values, "dtype", None) if hasattr(values, "dtype") else np.asarray(values).dtype
-    if getattr(kind, "kind", "O") in "mMSU":
-        raise InputError(f"{name} has dtype {kind}; convert it to numbers first.")
+    dtype = values.dtype if hasattr(values, "dtype") else np.asarray(values).dtype
+    if dtype.kind in "mMSU":
+        raise InputError(f"{name} has dtype {dtype}; convert it to numbers first.")
 
 
 def require_varied_columns(x_old: Floats, x_new: Floats) -> None:
