@@ -21,6 +21,8 @@ ORDER = (
     "_types",
     "errors",
     "core.gaussian",
+    "core.exponential",
+    "core.linalg",
     "core.moments",
     "core.kernels",
     "core.priors",

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from deepemu._types import Array
-from deepemu.core import gaussian, network, predict, sem
+from deepemu.core import gaussian, impute, network, predict, sem
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
 from deepemu.core.predict import Ensemble, Member
 
@@ -125,6 +125,7 @@ def train_block(
     effort: sem.Effort,
     chains: sem.Chain,
     data: Data,
+    first: int,
     n_iter: int,
     advance: Callable[[int], None],
 ) -> tuple[sem.Chain, sem.Trace]:
@@ -135,7 +136,7 @@ def train_block(
     """
     fixed: dict[str, Any] = {
         "network": net, "schedule": schedule, "effort": effort, "data": data,
-        "n_iterations": jnp.asarray(n_iter),
+        "first": jnp.asarray(first), "n_iterations": jnp.asarray(n_iter),
     }  # fmt: skip
     if jax.default_backend() != "cpu":
         program = _compiled(_train_together, ("network", "schedule"))
@@ -158,10 +159,11 @@ def _train_together(
     schedule: sem.Schedule,
     effort: sem.Effort,
     data: Data,
+    first: Array,
     n_iterations: Array,
 ) -> tuple[sem.Chain, sem.Trace]:
     one = lambda key, chain: sem.train_block(  # noqa: E731
-        key, network, schedule, effort, chain, data, n_iterations
+        key, network, schedule, effort, chain, data, first, n_iterations
     )
     return jax.vmap(one)(keys, chains)
 
@@ -182,7 +184,8 @@ def row(tree: T, index: int) -> T:
 
 
 def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) -> sem.Effort:
-    return sem.Effort(*(jnp.asarray(v) for v in (n_sweeps, n_scoring, bracket_factor, adapt)))
+    brackets = impute.Brackets(jnp.asarray(bracket_factor), jnp.asarray(adapt))
+    return sem.Effort(jnp.asarray(n_sweeps), jnp.asarray(n_scoring), brackets)
 
 
 def build_member(net: Network, params: Params, latents: Latents, data: Data) -> Member:

@@ -113,8 +113,8 @@ def train(
         for first in range(0, plan.n_iter, plan.schedule.block):
             n_now = min(plan.schedule.block, plan.n_iter - first)
             chains, trace = _boundary.train_block(
-                _boundary.fold_keys(keys, first), network, plan.schedule, effort, chains, data,
-                n_now, progress.advance,
+                keys, network, plan.schedule, effort, chains, data, first, n_now,
+                progress.advance,
             )  # fmt: skip
             traces.append(trace)
             if interrupt.requested and first + n_now < plan.n_iter:
@@ -166,7 +166,7 @@ def _impute(
         effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
         keys = _boundary.split_key(jax.random.fold_in(key, index), n_chains)
         chains, _ = _boundary.train_block(
-            keys, network, plan.schedule, effort, chains, data, 1, progress.advance
+            keys, network, plan.schedule, effort, chains, data, 0, 1, progress.advance
         )
         draws.append(_boundary.build_members(network, chains, data))
         if interrupt.requested and trained_in_full and index + 1 < plan.n_imputations:

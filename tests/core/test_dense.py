@@ -9,7 +9,7 @@ import oracles
 import pytest
 from oracles import Process
 
-from deepemu.core import dense, kernels
+from deepemu.core import dense, kernels, linalg
 from deepemu.core.dense import Inputs, Node, Sites
 from deepemu.core.gaussian import Gaussian
 
@@ -34,14 +34,13 @@ def many_derivatives(node, inputs, targets, sites):
 
 @jax.jit
 def log_density(node, inputs, target, sites):
-    lower = dense.cholesky(dense.correlation(node, inputs, sites))
+    lower = linalg.cholesky(dense.correlation(node, inputs, sites))
     return dense.log_density(lower, target, node.scale, node.nugget, sites)
 
 
 @jax.jit
 def profiled_scale(node, inputs, target, sites):
-    lower = dense.cholesky(dense.correlation(node, inputs, sites))
-    return dense.profiled_scale(lower, target, node.nugget, sites)
+    return dense.fit(node, inputs, target, sites, True).scale
 
 
 def node_of(process: Process) -> Node:
@@ -116,11 +115,11 @@ def test_gradient_is_the_slope_of_the_density(process, rows, free_scale):
 
     of = derivatives(node_of(process), *reduced(*rows))[free_scale]
     slope = oracles.central_difference(value, process.parameters())
-    np.testing.assert_allclose(of.value, value(process.parameters()), rtol=1e-11)
+    np.testing.assert_allclose(of.fit.value, value(process.parameters()), rtol=1e-11)
     np.testing.assert_allclose(of.gradient[np.array([0, 2, 3])], slope, rtol=1e-6, atol=1e-7)
     assert of.gradient[1] == 0.0
     scale = process.best_scale(*rows).scale if free_scale else process.scale
-    np.testing.assert_allclose(of.scale, scale, rtol=1e-11)
+    np.testing.assert_allclose(of.fit.scale, scale, rtol=1e-11)
 
 
 @pytest.mark.parametrize("free_scale", [False, True])
@@ -162,7 +161,7 @@ def test_prior_draws_are_a_root_of_the_covariance(process, x):
     """Draws are linear in the normals, so unit vectors give the root, and no sampling is needed."""
     counts = np.array([1.0, 2.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0])
     sites, node = Sites(jnp.asarray(counts), jnp.zeros(())), node_of(process)
-    lower = jax.jit(lambda: dense.cholesky(dense.correlation(node, jnp.asarray(x), sites)))()
+    lower = jax.jit(lambda: linalg.cholesky(dense.correlation(node, jnp.asarray(x), sites)))()
     root = np.asarray(draw_prior(lower, node.scale, sites, jnp.eye(9)))
     np.testing.assert_allclose(root.T @ root, process.covariance(x, counts), rtol=1e-12)
 

@@ -1,6 +1,7 @@
 """Sweeps over the hidden layers: the distribution they leave invariant, and their bookkeeping."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from oracles import Process
 
 from deepemu.core import impute, kernels
-from deepemu.core.impute import Imputation, LayerWise, NodeWise
+from deepemu.core.impute import Brackets, Imputation, LayerWise, NodeWise
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.priors import Independent
 
@@ -97,10 +98,11 @@ def sweep_all(key, net, moves, params, latents, y, angle, factor):
     def one(chain):
         key, latents, y = chain
         angles = tuple(jnp.full(w.shape[1], angle) for w in latents)
-        state = Imputation(latents, angles, jnp.zeros((), jnp.int32))
+        state = Imputation(latents, angles, *jnp.zeros(2, jnp.int32))
         squares = jnp.full(y.shape[1], 0.4)  # says nothing about the latents
         data = Data(jnp.asarray(X), y, jnp.asarray(COUNTS), squares)
-        end = impute.sweeps(key, net, moves, params, state, data, N_SWEEPS, factor, False)
+        brackets = Brackets(factor, False)
+        end = impute.sweeps(key, net, moves, params, state, data, N_SWEEPS, brackets)
         return end.latents
 
     return jax.lax.map(one, (jax.random.split(key, N_CHAINS), latents, y))
@@ -170,8 +172,11 @@ def test_the_joint_distribution_is_invariant(model, moves, bracket):
 compiled_sweeps = jax.jit(impute.sweeps, static_argnames=("network", "moves"))
 
 
-def sweeps(key, moves, *rest):
-    return compiled_sweeps(key, network_of(TWO_LAYERS), moves, params_of(TWO_LAYERS), *rest)
+def sweeps(key, moves, state, data, n_sweeps, factor, adapt):
+    return compiled_sweeps(
+        key, network_of(TWO_LAYERS), moves, params_of(TWO_LAYERS), state, data, n_sweeps,
+        Brackets(factor, adapt),
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -205,14 +210,15 @@ def test_brackets_follow_the_angles_only_when_told_to(data, latents):
             assert np.all((after != before) & (after > 0) & (after <= np.pi))
 
 
-def test_the_means_follow_at_the_learning_rate(data, latents):
-    """One sweep of one block: the mean goes a twentieth of the way to an angle in the circle."""
-    state = impute.start(latents, 16.0)
+@pytest.mark.parametrize(("done", "share"), [(0, 0.5), (3, 0.2), (100, 0.05)])
+def test_the_means_follow_quickly_at_first(data, latents, done, share):
+    """One sweep of one block: the mean goes part of the way to an angle in the circle."""
+    state = replace(impute.start(latents, 16.0), sweeps=jnp.asarray(done))
     adapted = sweeps(jax.random.key(0), LayerWise(), state, data, 1, 16.0, True)
     for before, after, w, moved in zip(
         state.angles, adapted.angles, latents, adapted.latents, strict=True
     ):
-        angle = before + (after - before) / impute.LEARNING_RATE
+        angle = before + (after - before) / share
         assert np.all((angle > 0) & (angle < impute.FULL_CIRCLE))
         np.testing.assert_allclose(angle, angle[0])
         assert np.all(w != moved)
@@ -232,8 +238,9 @@ def test_the_first_brackets_are_the_full_circle(data, latents, factor):
     """So that sweeps from `start` equal those whose bracket is the circle by hand."""
     started = impute.start(latents, factor)
     by_hand = Imputation(
-        latents, tuple(jnp.full(2, impute.FULL_CIRCLE, float) for _ in latents), started.evaluations
-    )
+        latents, tuple(jnp.full(2, impute.FULL_CIRCLE, float) for _ in latents),
+        started.evaluations, started.sweeps,
+    )  # fmt: skip
     key = jax.random.key(0)
     ours = sweeps(key, NodeWise(), started, data, 2, factor, False)
     circle = sweeps(key, NodeWise(), by_hand, data, 2, 1.0, False)
@@ -245,5 +252,5 @@ def test_the_first_brackets_are_the_full_circle(data, latents, factor):
 def test_one_layer_has_nothing_to_impute(data):
     net = Network(2, network_of(TWO_LAYERS).layers[:1])
     state = impute.start((), 16.0)
-    end = impute.sweeps(jax.random.key(0), net, NodeWise(), (), state, data, 3, 16.0, True)
+    end = impute.sweeps(jax.random.key(0), net, NodeWise(), (), state, data, 3, None)
     assert end is state

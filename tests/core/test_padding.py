@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import dense, impute, kernels, network, predict, sem
+from deepemu.core import dense, impute, kernels, linalg, network, predict, sem
 from deepemu.core.dense import Inputs, Node, Sites
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.impute import NodeWise
@@ -48,12 +48,12 @@ def without_padding(tree):
 def everything(node, inputs, target, sites, at):
     """All that a node is asked, but what leads with rows."""
     factor = dense.factorise(node, inputs, target, sites)
-    lower = dense.cholesky(dense.correlation(node, inputs, sites))
+    lower = linalg.cholesky(dense.correlation(node, inputs, sites))
     uncertain = Inputs(Gaussian(at[:2], jnp.array([0.1, 0.0])), at[2:])
     known = Inputs(Gaussian(at[:0], at[:0]), at)
     return (
         dense.log_density(lower, target, node.scale, node.nugget, sites),
-        dense.profiled_scale(lower, target, node.nugget, sites),
+        dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
         dense.predict(node, factor, inputs, known),
         dense.predict(node, factor, inputs, uncertain),
@@ -67,7 +67,7 @@ def everything(node, inputs, target, sites, at):
 @jax.jit
 def row_by_row(node, inputs, target, sites, normals):
     factor = dense.factorise(node, inputs, target, sites)
-    lower = dense.cholesky(dense.correlation(node, inputs, sites))
+    lower = linalg.cholesky(dense.correlation(node, inputs, sites))
     return (
         dense.draw_prior(lower, node.scale, sites, normals),
         dense.leave_one_out(node, factor, target, sites),
@@ -159,9 +159,9 @@ def train(key, params, data, latents, n_scoring):
     The last layer reads x, so its M-step has garbage among its inputs.
     """
     chain = sem.Chain(params, impute.start(latents, 16.0))
-    effort = sem.Effort(jnp.array(3), n_scoring, jnp.array(16.0), jnp.array(True))
+    effort = sem.Effort(jnp.array(3), n_scoring, impute.Brackets(16.0, True))
     schedule = sem.Schedule(NodeWise(), 3)
-    return sem.train_block(key, NETWORK, schedule, effort, chain, data, 3)
+    return sem.train_block(key, NETWORK, schedule, effort, chain, data, 0, 3)
 
 
 @pytest.mark.parametrize("garbage_in_latents", [False, True])

@@ -22,7 +22,7 @@ train_block = jax.jit(sem.train_block, static_argnames=("network", "schedule"))
 
 
 def effort(n_sweeps, n_scoring, adapt=True):
-    return Effort(*(jnp.asarray(v) for v in (n_sweeps, n_scoring, 16.0, adapt)))
+    return Effort(jnp.asarray(n_sweeps), jnp.asarray(n_scoring), impute.Brackets(16.0, adapt))
 
 
 def spec(kernel, reads, prior, **changes):
@@ -139,7 +139,7 @@ def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
 
     chain, trace = train_block(
         jax.random.key(0), network, Schedule(NodeWise(), BLOCK), effort(2, 20), begin,
-        data_of(x, y), 4,
+        data_of(x, y), 0, 4,
     )  # fmt: skip
     (params,) = chain.params
     lengthscale = np.asarray(params.log_lengthscale)[0]
@@ -171,9 +171,10 @@ TWO_LAYERS = Network(
 def train(x, y):
     """Train two layers with two outputs for some iterations of a block."""
     data, schedule = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1)), Schedule(NodeWise(), BLOCK)
-    return lambda spent, n_iterations, seed=0: train_block(
-        jax.random.key(seed), TWO_LAYERS, schedule, spent, start_of(TWO_LAYERS), data, n_iterations
-    )
+    return lambda spent, n_iterations, seed=0, first=0, start=None: train_block(
+        jax.random.key(seed), TWO_LAYERS, schedule, spent, start or start_of(TWO_LAYERS), data,
+        first, n_iterations,
+    )  # fmt: skip
 
 
 def test_only_the_iterations_that_ran_are_in_the_trace(train):
@@ -191,6 +192,14 @@ def test_more_iterations_go_on_from_fewer(train):
     _, short = train(effort(1, 2), 2)
     _, long = train(effort(1, 2), 5)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b[:2]), short, long)
+
+
+def test_blocks_may_be_cut_anywhere(train):
+    """Draws belong to the iteration: two blocks end exactly where one does."""
+    whole, _ = train(effort(2, 1), 5)
+    half, _ = train(effort(2, 1), 2)
+    rest, _ = train(effort(2, 1), 3, first=2, start=half)
+    jax.tree.map(np.testing.assert_array_equal, whole, rest)
 
 
 def test_the_trace_holds_the_complete_data_log_density(train, x, y):

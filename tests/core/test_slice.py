@@ -22,6 +22,10 @@ def test_ellipse_passes_through_position_and_direction(rng):
     np.testing.assert_allclose(at(0.3), np.cos(0.3) * position + np.sin(0.3) * direction)
 
 
+def uniforms(key):
+    return jax.random.uniform(key, slice_.N_UNIFORMS)
+
+
 @functools.partial(jax.jit, static_argnames=("log_likelihood", "n_steps"))
 def run(key, start, root, log_likelihood, n_steps, bracket):
     """A chain of steps whose prior is N(0, root rootᵀ); returns positions, values and infos."""
@@ -31,7 +35,7 @@ def run(key, start, root, log_likelihood, n_steps, bracket):
         key_direction, key_step = jax.random.split(key)
         direction = root @ jax.random.normal(key_direction, start.shape)
         new, value, info = slice_.step(
-            key_step, position, direction, log_likelihood, current, bracket
+            uniforms(key_step), position, direction, log_likelihood, current, bracket
         )
         return (new, value), (new, value, direction, info)
 
@@ -121,7 +125,7 @@ def test_a_non_finite_likelihood_is_never_accepted(bad):
 def test_it_stays_put_exactly_where_nothing_is_acceptable(rng, bad):
     position = jnp.asarray(rng.normal(size=6))
     new, value, info = slice_.step(
-        jax.random.key(4),
+        uniforms(jax.random.key(4)),
         position,
         jnp.asarray(rng.normal(size=6)),
         lambda f: jnp.full((), bad),

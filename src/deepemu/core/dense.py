@@ -10,16 +10,16 @@ from dataclasses import field
 
 import jax
 import jax.numpy as jnp
-from jax.scipy.linalg import solve_triangular
 
 from deepemu._types import Array, record
-from deepemu.core import kernels
+from deepemu.core import kernels, linalg
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.kernels import Kernel
 
 LOG_2PI = 1.8378770664093453
 SMALLEST_SCALE = 1e-12
 SMALLEST_JITTER = 1e-8
+NO_CORRELATION = 1e3  # exp(-1000) is zero
 
 
 @record
@@ -74,27 +74,23 @@ class Factor:
 # --- correlation matrix and density ----------------------------------------------------------
 
 
-def add_nugget(correlation: Array, nugget: Array, sites: Sites) -> Array:
-    """R = m mᵀ ∘ K + η diag(m/a) + diag(1 − m), with m marking the rows in use."""
+def site_exponent(nugget: Array, sites: Sites) -> Array:
+    """E (n, n) that turns the kernel's factor exp(-e) into R = factor exp(-e - E).
+
+    Rows in use: E_ii = -log(1 + η/a_i), so that R_ii = 1 + η/a_i, and zero off the diagonal.
+    Padded rows: R is the identity. It costs nothing where the exponents are added up anyway.
+    """
     used = sites.used
-    diagonal = jnp.where(used, nugget / jnp.maximum(sites.counts, 1.0), 1.0)
-    return jnp.where(used[:, None] & used[None, :], correlation, 0.0) + jnp.diag(diagonal)
+    on_diagonal = jnp.where(used, -jnp.log1p(nugget / jnp.maximum(sites.counts, 1.0)), 0.0)
+    beside = jnp.where(used[:, None] & used[None, :], 0.0, NO_CORRELATION)
+    is_diagonal = jnp.eye(used.shape[0], dtype=bool)
+    return jnp.where(is_diagonal, on_diagonal[:, None], beside)
 
 
 def correlation(node: Node, inputs: Array, sites: Sites) -> Array:
     """R over the rows of ``inputs``."""
-    plain = kernels.correlation_matrix(node.kernel, inputs, inputs, node.inverse_lengthscale)
-    return add_nugget(plain, node.nugget, sites)
-
-
-def cholesky(matrix: Array) -> Array:
-    """Lower factor; NaN where the matrix is not positive definite."""
-    return jax.lax.linalg.cholesky(matrix, symmetrize_input=False)
-
-
-def half_solve(lower: Array, target: Array) -> Array:
-    """L⁻¹y."""
-    return solve_triangular(lower, target, lower=True)
+    factor, exponent = kernels.parts(node.kernel, inputs, inputs, node.inverse_lengthscale)
+    return kernels.combine(factor, exponent + site_exponent(node.nugget, sites))
 
 
 def log_density(lower: Array, target: Array, scale: Array, nugget: Array, sites: Sites) -> Array:
@@ -103,42 +99,65 @@ def log_density(lower: Array, target: Array, scale: Array, nugget: Array, sites:
     −½ [ (yᵀR⁻¹y + S/η)/σ² + N log σ² + log|R| + (N − n) log η + Σ log a_i + N log 2π ]
     with S the replicates' squares, N the number of observations and n that of sites.
     """
-    quadratic = _quadratic(half_solve(lower, target), nugget, sites)
-    return -0.5 * (
-        quadratic / scale
-        + sites.n_observations * (jnp.log(scale) + LOG_2PI)
-        + _log_volume(lower, nugget, sites)
-    )
+    variable = log_variable(lower, quadratic_form(lower, target), scale)
+    return variable + log_constant(scale, nugget, sites)
 
 
-def profiled_scale(lower: Array, target: Array, nugget: Array, sites: Sites) -> Array:
-    """σ̂² = (yᵀR⁻¹y + S/η) / N, the maximiser of the density in σ²."""
-    quadratic = _quadratic(half_solve(lower, target), nugget, sites)
-    return jnp.maximum(quadratic / sites.n_observations, SMALLEST_SCALE)
+def quadratic_form(lower: Array, target: Array) -> Array:
+    """yᵀR⁻¹y = |L⁻¹y|²."""
+    return jnp.sum(linalg.solve_vector(lower, target) ** 2)
 
 
-def _quadratic(whitened: Array, nugget: Array, sites: Sites) -> Array:
-    return jnp.sum(whitened**2) + sites.squares / nugget
+def log_variable(lower: Array, quadratic: Array, scale: Array) -> Array:
+    """The part of the log density that depends on R: −½ [ yᵀR⁻¹y/σ² + log|R| ]."""
+    return -0.5 * quadratic / scale - jnp.sum(jnp.log(jnp.diagonal(lower)))
 
 
-def _log_volume(lower: Array, nugget: Array, sites: Sites) -> Array:
-    """log|R| + (N − n) log η + Σ log a_i."""
+def log_constant(scale: Array, nugget: Array, sites: Sites) -> Array:
+    """The part of the log density that does not depend on R."""
     replicates = sites.n_observations - sites.n_sites
     counts = jnp.sum(jnp.log(jnp.maximum(sites.counts, 1.0)))
-    return 2.0 * jnp.sum(jnp.log(jnp.diag(lower))) + replicates * jnp.log(nugget) + counts
+    volume = replicates * jnp.log(nugget) + counts
+    spread = sites.squares / (nugget * scale)
+    return -0.5 * (spread + sites.n_observations * (jnp.log(scale) + LOG_2PI) + volume)
+
+
+def profiled_scale(quadratic: Array, nugget: Array, sites: Sites) -> Array:
+    """σ̂² = (yᵀR⁻¹y + S/η) / N, the maximiser of the density in σ²."""
+    total = quadratic + sites.squares / nugget
+    return jnp.maximum(total / sites.n_observations, SMALLEST_SCALE)
 
 
 # --- closed-form derivatives -----------------------------------------------------------------
 
 
 @record
-class Derivatives:
-    """Value, gradient and average information of the log density in (log γ, log η)."""
+class Fit:
+    """Log density of a node given its data, and the scale it holds for: the node's or σ̂²."""
 
     value: Array
+    scale: Array
+
+
+@record
+class Derivatives:
+    """A fit with gradient and average information in (log γ, log η)."""
+
+    fit: Fit
     gradient: Array
     information: Array
-    scale: Array
+
+
+def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: bool) -> Fit:
+    """Log density at the node's parameters, with the scale profiled out where it is free."""
+    return _fit(linalg.cholesky(correlation(node, inputs, sites)), node, target, sites, free_scale)
+
+
+def _fit(lower: Array, node: Node, target: Array, sites: Sites, free_scale: bool) -> Fit:
+    quadratic = quadratic_form(lower, target)
+    scale = profiled_scale(quadratic, node.nugget, sites) if free_scale else node.scale
+    constant = log_constant(scale, node.nugget, sites)
+    return Fit(log_variable(lower, quadratic, scale) + constant, scale)
 
 
 def derivatives(
@@ -147,50 +166,44 @@ def derivatives(
     """Log density, gradient and average information in θ = (log γ_1 … log γ_D, log η).
 
     With α = R⁻¹y, R_p = ∂R/∂θ_p and u_p = R_p α:
-    ∂ log p/∂θ_p = ½ [αᵀR_pα/σ² − tr(R⁻¹R_p)], and the average information (the mean of observed
+    ∂ log p/∂θ_p = ½ [αᵀu_p/σ² − tr(R⁻¹R_p)], and the average information (the mean of observed
     and expected information; Gilmour, Thompson and Cullis 1995) is H_pq = ½ u_pᵀR⁻¹u_q/σ². It
     costs O(n²) a parameter where the expected information costs O(n³). With the scale free, σ² is
     σ̂² and H loses ½ (αᵀu_p)(αᵀu_q)/(Nσ⁴), the part that a change of scale explains. Replicates
     add S/(ησ²) to what the nugget explains, as rows of their own would.
     """
-    plain = kernels.correlation_matrix(node.kernel, inputs, inputs, node.inverse_lengthscale)
-    lower = cholesky(add_nugget(plain, node.nugget, sites))
-    inverse_lower = half_solve(lower, jnp.eye(target.shape[0], dtype=target.dtype))
-    alpha = inverse_lower.T @ (inverse_lower @ target)
-    profiled = profiled_scale(lower, target, node.nugget, sites)
-    scale = profiled if free_scale else node.scale
-
-    used = sites.used
-    both = used[:, None] & used[None, :]
-    masked = jnp.where(both, plain, 0.0)
-    residual = (jnp.outer(alpha, alpha) / scale - inverse_lower.T @ inverse_lower) * masked
-
-    def per_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
-        values, inverse_lengthscale = column
-        slope = node.kernel.log_slope((values[:, None] - values[None, :]) * inverse_lengthscale)
-        return 0.5 * jnp.sum(residual * slope), (masked * slope) @ alpha
-
-    columns = (inputs.T, node.inverse_lengthscale)
-    slopes, images = jax.lax.map(per_column, columns)
-    noise = jnp.where(used, node.nugget / jnp.maximum(sites.counts, 1.0), 0.0)
+    matrix = correlation(node, inputs, sites)
+    lower = linalg.cholesky(matrix)
+    now = _fit(lower, node, target, sites, free_scale)
+    precision = linalg.inverse(lower)
+    alpha = precision @ target
+    traces, images = _slopes(node, inputs, matrix, precision, alpha)
+    noise = jnp.where(sites.used, node.nugget / jnp.maximum(sites.counts, 1.0), 0.0)
+    traces = jnp.append(traces, noise @ jnp.diagonal(precision))
     images = jnp.vstack([images, noise * alpha])
-    replicates = sites.squares / (node.nugget * scale)
-    nugget_slope = 0.5 * (
-        jnp.sum(noise * (alpha**2 / scale - jnp.sum(inverse_lower**2, axis=0)))
-        + replicates
-        - (sites.n_observations - sites.n_sites)
-    )
-    whitened = images @ inverse_lower.T
-    information = (0.5 * whitened @ whitened.T / scale).at[-1, -1].add(0.5 * replicates)
+    replicates = sites.squares / (node.nugget * now.scale)
+    explained = (images @ alpha / now.scale).at[-1].add(replicates)
+    free = (sites.n_observations - sites.n_sites) * (jnp.arange(len(traces)) == len(traces) - 1)
+    whitened = linalg.solve(lower, images.T)
+    information = 0.5 * whitened.T @ whitened / now.scale
+    information = information.at[-1, -1].add(0.5 * replicates)
     if free_scale:
-        explained = (images @ alpha / scale).at[-1].add(replicates)
         information -= 0.5 * jnp.outer(explained, explained) / sites.n_observations
-    return Derivatives(
-        log_density(lower, target, scale, node.nugget, sites),
-        jnp.append(slopes, nugget_slope),
-        information,
-        scale,
-    )
+    return Derivatives(now, 0.5 * (explained - traces - free), information)
+
+
+def _slopes(
+    node: Node, inputs: Array, matrix: Array, precision: Array, alpha: Array
+) -> tuple[Array, Array]:
+    """tr(R⁻¹R_p) and R_p α for each column p, R_p = R ∘ ∂ log k/∂ log γ_p: zero on the diagonal."""
+
+    def of_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
+        values, inverse_lengthscale = column
+        distance = (values[:, None] - values[None, :]) * inverse_lengthscale
+        slope = matrix * node.kernel.log_slope(distance)
+        return jnp.sum(precision * slope), slope @ alpha
+
+    return jax.lax.map(of_column, (inputs.T, node.inverse_lengthscale))
 
 
 # --- draws, prediction, leave-one-out --------------------------------------------------------
@@ -203,8 +216,8 @@ def draw_prior(lower: Array, scale: Array, sites: Sites, normals: Array) -> Arra
 
 def factorise(node: Node, inputs: Array, target: Array, sites: Sites) -> Factor:
     """L⁻¹ and α of a node; padded rows are silenced here, once, for all of prediction."""
-    lower = cholesky(correlation(node, inputs, sites))
-    inverse = half_solve(lower, jnp.diag(sites.used.astype(target.dtype)))
+    lower = linalg.cholesky(correlation(node, inputs, sites))
+    inverse = linalg.solve(lower, jnp.diag(sites.used.astype(target.dtype)))
     return Factor(inverse, inverse.T @ (inverse @ target))
 
 
@@ -260,7 +273,7 @@ def draw_posterior(node: Node, factor: Factor, inputs: Array, at: Array, normals
     prior = kernels.correlation_matrix(node.kernel, at, at, node.inverse_lengthscale)
     explained = cross @ factor.inverse_cholesky.T
     jitter = jnp.maximum(node.nugget, SMALLEST_JITTER) * jnp.eye(at.shape[0], dtype=at.dtype)
-    lower = cholesky(prior - explained @ explained.T + jitter)
+    lower = linalg.cholesky(prior - explained @ explained.T + jitter)
     return cross @ factor.alpha + jnp.sqrt(node.scale) * (lower @ normals)
 
 

@@ -6,21 +6,21 @@ at a time as in the paper, or all of them.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense, kernels, slice
+from deepemu.core import dense, kernels, linalg, slice
 from deepemu.core.dense import Node, Sites
+from deepemu.core.kernels import Parts
 from deepemu.core.network import (
     Data,
     Latents,
     Network,
     Params,
     layer_cholesky,
-    layer_inputs,
     layer_log_density,
     layer_nodes,
     layer_sites,
@@ -52,11 +52,41 @@ Moves = NodeWise | LayerWise
 
 @record
 class Imputation:
-    """The state of the sampler: latents, running mean of |accepted angle| a node, evaluations."""
+    """The state of the sampler: latents, running mean of |accepted angle| a node, and counts."""
 
     latents: Latents
     angles: tuple[Array, ...]
     evaluations: Array
+    sweeps: Array
+
+
+@record
+class Brackets:
+    """Slice brackets of width min(2π, ``factor`` × mean accepted angle) a node.
+
+    An infinite factor gives the full circle of the paper. ``adapt`` lets the means follow the
+    accepted angles, which must be off for draws that are kept.
+    """
+
+    factor: Array | float
+    adapt: Array | bool
+
+
+@record
+class Fixed:
+    """What stays as it is during the sweeps, and what can be computed before them.
+
+    x and the parameters are fixed, so the first layer's prior is factorised once, and so is the
+    part of each later layer's correlations that comes from x, nugget and padding.
+    """
+
+    network: Network = field(metadata={"static": True})
+    moves: Moves = field(metadata={"static": True})
+    params: Params
+    data: Data
+    brackets: Brackets
+    first_prior: Array
+    from_inputs: tuple[Parts, ...]
 
 
 def start(latents: Latents, bracket_factor: float) -> Imputation:
@@ -64,7 +94,7 @@ def start(latents: Latents, bracket_factor: float) -> Imputation:
     infinite factor gives an infinite bracket and not an undefined one."""
     first = FULL_CIRCLE / min(bracket_factor, FULL_CIRCLE)
     angles = tuple(jnp.full(w.shape[1], first, w.dtype) for w in latents)
-    return Imputation(latents, angles, jnp.zeros((), jnp.int32))
+    return Imputation(latents, angles, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
 
 
 def sweeps(
@@ -75,104 +105,92 @@ def sweeps(
     state: Imputation,
     data: Data,
     n_sweeps: Array | int,
-    bracket_factor: Array | float,
-    adapt: Array | bool,
+    brackets: Brackets,
 ) -> Imputation:
-    """``n_sweeps`` sweeps of Algorithm 2 with parameters held.
-
-    Brackets have width min(2π, ``bracket_factor`` × mean accepted angle) a node; an infinite factor
-    gives the full circle of the paper. ``adapt`` lets the means follow the accepted angles, which
-    must be off for draws that are kept.
-    """
+    """``n_sweeps`` sweeps of Algorithm 2 with parameters held."""
     if network.depth == 1:
         return state
-    # x and the parameters are fixed, so the first layer's prior is factorised once for all sweeps.
-    first_prior = layer_cholesky(network, 0, params, state.latents, data)
-    last = network.depth - 1
-    known = layer_log_density(network, last, params, state.latents, data)
+    fixed = Fixed(
+        network, moves, params, data, brackets,
+        layer_cholesky(network, 0, params, state.latents, data),
+        tuple(_from_inputs(network, layer, params, data) for layer in range(1, network.depth)),
+    )  # fmt: skip
+    known = layer_log_density(network, network.depth - 1, params, state.latents, data)
 
     def one_sweep(index: Array, carry: tuple[Imputation, Array]) -> tuple[Imputation, Array]:
-        return _sweep(
-            jax.random.fold_in(key, index), network, moves, params, carry, data, first_prior,
-            bracket_factor, adapt,
-        )  # fmt: skip
+        return _sweep(jax.random.fold_in(key, index), fixed, *carry)
 
     return jax.lax.fori_loop(0, n_sweeps, one_sweep, (state, known))[0]
 
 
+def _from_inputs(network: Network, layer: int, params: Params, data: Data) -> Parts:
+    """Correlation over the columns of x that a layer reads, nugget and padding included, a node."""
+    spec = network.layers[layer]
+    nodes, sites = layer_nodes(spec, params[layer]), layer_sites(network, layer, data)
+    n_hidden = network.layers[layer - 1].width
+    x = data.x[:, : spec.n_columns - n_hidden]
+
+    def of_node(node: Node, site: Sites) -> Parts:
+        factor, exponent = kernels.parts(spec.kernel, x, x, node.inverse_lengthscale[n_hidden:])
+        return factor, exponent + dense.site_exponent(node.nugget, site)
+
+    return jax.vmap(of_node)(nodes, sites)
+
+
 def _sweep(
-    key: Array,
-    network: Network,
-    moves: Moves,
-    params: Params,
-    carry: tuple[Imputation, Array],
-    data: Data,
-    first_prior: Array,
-    bracket_factor: Array | float,
-    adapt: Array | bool,
+    key: Array, fixed: Fixed, state: Imputation, above_last: Array
 ) -> tuple[Imputation, Array]:
     """Update each hidden layer given the others; returns the last layer's log density as well.
 
     The density of the outputs given the last hidden layer is known from its last accepted
     proposal; that of an inner layer changes when the layer above it moves.
     """
-    state, above_last = carry
+    network, params, data = fixed.network, fixed.params, fixed.data
     for layer in range(network.depth - 1):
-        key, key_layer = jax.random.split(key)
         latents = state.latents
-        prior = first_prior if layer == 0 else layer_cholesky(network, layer, params, latents, data)
+        prior = (
+            fixed.first_prior
+            if layer == 0
+            else layer_cholesky(network, layer, params, latents, data)
+        )
         current = (
             above_last
             if layer == network.depth - 2
             else layer_log_density(network, layer + 1, params, latents, data)
         )
-        state, current = _update_layer(
-            key_layer, network, layer, moves, params, state, data, prior, current,
-            bracket_factor, adapt,
-        )  # fmt: skip
-    return state, current
+        key_layer = jax.random.fold_in(key, layer)
+        state, current = _update_layer(key_layer, fixed, layer, state, prior, current)
+    return replace(state, sweeps=state.sweeps + 1), current
 
 
 def _update_layer(
-    key: Array,
-    network: Network,
-    layer: int,
-    moves: Moves,
-    params: Params,
-    state: Imputation,
-    data: Data,
-    prior: Array,
-    current: Array,
-    bracket_factor: Array | float,
-    adapt: Array | bool,
+    key: Array, fixed: Fixed, layer: int, state: Imputation, prior: Array, current: Array
 ) -> tuple[Imputation, Array]:
     """Slice-sample the blocks of a layer in turn; ``current`` is log p(next layer | this one)."""
-    width = network.layers[layer].width
-    block = moves.block(width)
-    nodes = layer_nodes(network.layers[layer], params[layer])
-    sites = layer_sites(network, layer, data)
+    width = fixed.network.layers[layer].width
+    block = fixed.moves.block(width)
+    key_draw, key_slice = jax.random.split(key)
+    directions = _directions(key_draw, fixed, layer, prior)
+    rate = jnp.where(fixed.brackets.adapt, learning_rate(state.sweeps), 0.0)
+    uniforms = jax.random.uniform(key_slice, (width // block, slice.N_UNIFORMS), directions.dtype)
 
-    def update(index: Array, carry: tuple[Array, Array, Array, Array]):  # type: ignore[no-untyped-def]
+    def update(
+        index: Array, carry: tuple[Array, Array, Array, Array]
+    ) -> tuple[Array, Array, Array, Array]:
         latent, angles, current, evaluations = carry
-        key_draw, key_slice = jax.random.split(jax.random.fold_in(key, index))
         first = index * block
-        pick = lambda rows: jax.lax.dynamic_slice_in_dim(rows, first, block)  # noqa: E731
-        normals = jax.vmap(lambda k: jax.random.normal(k, latent.shape[:1], latent.dtype))(
-            jax.random.split(key_draw, block)
-        )
-        direction = jax.vmap(dense.draw_prior)(
-            pick(prior), pick(nodes.scale), jax.tree.map(pick, sites), normals
-        ).T
-        below = tuple(latent if i == layer else w for i, w in enumerate(state.latents))
-        likelihood = _likelihood_of_block(network, layer, params, below, data, first, block)
-        columns = jax.lax.dynamic_slice_in_dim(latent, first, block, axis=1)
-        angle = jnp.mean(pick(angles))
-        bracket = jnp.minimum(bracket_factor * angle, FULL_CIRCLE)
+        columns_of = lambda of: jax.lax.dynamic_slice_in_dim(of, first, block, axis=1)  # noqa: E731
+        angle = jnp.mean(jax.lax.dynamic_slice_in_dim(angles, first, block))
         columns, current, info = slice.step(
-            key_slice, columns, direction, likelihood, current, bracket
+            uniforms[index],
+            columns_of(latent),
+            columns_of(directions),
+            _likelihood_of_block(fixed, layer, state.latents, latent, first, block),
+            current,
+            jnp.minimum(fixed.brackets.factor * angle, FULL_CIRCLE),
         )
         latent = jax.lax.dynamic_update_slice_in_dim(latent, columns, first, axis=1)
-        followed = angle + jnp.where(adapt, LEARNING_RATE, 0.0) * (turn(info.angle) - angle)
+        followed = angle + rate * (turn(info.angle) - angle)
         angles = jax.lax.dynamic_update_slice_in_dim(
             angles, jnp.full(block, followed, angles.dtype), first, axis=0
         )
@@ -180,9 +198,29 @@ def _update_layer(
 
     begin = (state.latents[layer], state.angles[layer], current, state.evaluations)
     latent, angles, current, evaluations = jax.lax.fori_loop(0, width // block, update, begin)
-    replace = lambda old, new: tuple(new if i == layer else w for i, w in enumerate(old))  # noqa: E731
-    moved = Imputation(replace(state.latents, latent), replace(state.angles, angles), evaluations)
+    moved = replace(
+        state,
+        latents=_replaced(state.latents, layer, latent),
+        angles=_replaced(state.angles, layer, angles),
+        evaluations=evaluations,
+    )
     return moved, current
+
+
+def _directions(key: Array, fixed: Fixed, layer: int, prior: Array) -> Array:
+    """A draw (n, P) from the prior of each node of a layer given the layer below it."""
+    nodes = layer_nodes(fixed.network.layers[layer], fixed.params[layer])
+    sites = layer_sites(fixed.network, layer, fixed.data)
+    # Rows lead, so that draws do not depend on the padding behind them.
+    normals = jax.vmap(lambda k: jax.random.normal(k, prior.shape[1:2], prior.dtype))(
+        jax.random.split(key, prior.shape[0])
+    )
+    return jax.vmap(dense.draw_prior)(prior, nodes.scale, sites, normals).T
+
+
+def learning_rate(sweeps: Array) -> Array:
+    """Of the running mean of angles: first the plain mean, later one that forgets."""
+    return jnp.maximum(1.0 / (2.0 + sweeps), LEARNING_RATE)
 
 
 def turn(angle: Array) -> Array:
@@ -190,43 +228,42 @@ def turn(angle: Array) -> Array:
     return jnp.minimum(jnp.abs(angle), FULL_CIRCLE - jnp.abs(angle))
 
 
+def _replaced(items: tuple[Array, ...], index: int, item: Array) -> tuple[Array, ...]:
+    return (*items[:index], item, *items[index + 1 :])
+
+
 def _likelihood_of_block(
-    network: Network,
-    layer: int,
-    params: Params,
-    latents: Latents,
-    data: Data,
-    first: Array,
-    block: int,
+    fixed: Fixed, layer: int, latents: Latents, latent: Array, first: Array, block: int
 ) -> Callable[[Array], Array]:
     """log p(layer l+1 | layer l) as a function of the moving columns of layer l.
 
-    The kernel is a product over columns, so the part of the columns that stay is computed once a
-    block, not once a proposal.
+    ``latent`` is layer l now. The kernel is a product over columns, so the part of the columns
+    that stay is computed once a block, not once a proposal.
     """
-    spec = network.layers[layer + 1]
-    nodes = layer_nodes(spec, params[layer + 1])
-    inputs = layer_inputs(network, layer + 1, data.x, latents)
-    targets = layer_targets(network, layer + 1, data, latents).T
-    sites = layer_sites(network, layer + 1, data)
-    column = jnp.arange(spec.n_columns)
-    stays = (column < first) | (column >= first + block)
-    resting = jax.vmap(lambda inverse: kernels.parts(spec.kernel, inputs, inputs, inverse))(
-        jnp.where(stays[None, :], nodes.inverse_lengthscale, 0.0)
-    )
-    moving = jax.lax.dynamic_slice_in_dim(nodes.inverse_lengthscale, first, block, axis=1)
+    network, above = fixed.network, layer + 1
+    spec, sites = network.layers[above], layer_sites(network, above, fixed.data)
+    nodes = layer_nodes(spec, fixed.params[above])
+    targets = layer_targets(network, above, fixed.data, latents).T
+    hidden = nodes.inverse_lengthscale[:, : latent.shape[1]]
+    moving = jax.lax.dynamic_slice_in_dim(hidden, first, block, axis=1)
+    staying = jax.lax.dynamic_update_slice_in_dim(hidden, jnp.zeros_like(moving), first, axis=1)
 
-    def node_density(
-        node: Node, target: Array, site: Sites, rest: tuple[Array, Array], inverse: Array,
-        columns: Array,
-    ) -> Array:  # fmt: skip
+    def of_resting(inverse: Array, from_inputs: Parts) -> Parts:
+        factor, exponent = kernels.parts(spec.kernel, latent, latent, inverse)
+        return factor * from_inputs[0], exponent + from_inputs[1]
+
+    resting = jax.vmap(of_resting)(staying, fixed.from_inputs[layer])
+    constant = jnp.sum(jax.vmap(dense.log_constant)(nodes.scale, nodes.nugget, sites))
+
+    def of_node(
+        columns: Array, scale: Array, target: Array, resting: Parts, inverse: Array
+    ) -> Array:
         factor, exponent = kernels.parts(spec.kernel, columns, columns, inverse)
-        plain = kernels.combine(factor * rest[0], exponent + rest[1])
-        lower = dense.cholesky(dense.add_nugget(plain, node.nugget, site))
-        return dense.log_density(lower, target, node.scale, node.nugget, site)
+        lower = linalg.cholesky(kernels.combine(factor * resting[0], exponent + resting[1]))
+        return dense.log_variable(lower, dense.quadratic_form(lower, target), scale)
 
     def log_likelihood(columns: Array) -> Array:
-        each = jax.vmap(node_density, in_axes=(0, 0, 0, 0, 0, None))
-        return jnp.sum(each(nodes, targets, sites, resting, moving, columns))
+        each = jax.vmap(of_node, in_axes=(None, 0, 0, 0, 0))
+        return jnp.sum(each(columns, nodes.scale, targets, resting, moving)) + constant
 
     return log_likelihood

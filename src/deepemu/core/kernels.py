@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
+from deepemu.core.exponential import exp_negative
 from deepemu.core.moments import (
     SMALLEST_VARIANCE,
     density_slopes,
@@ -27,7 +28,7 @@ from deepemu.core.moments import (
 )
 
 Parts = tuple[Array, Array]
-"""(factor, exponent), standing for factor * exp(-exponent)."""
+"""(factor, exponent), standing for factor * exp(-exponent); a factor of one may be a scalar."""
 
 NAMES = ("squared_exponential", "matern52", "matern32")
 
@@ -35,8 +36,6 @@ NAMES = ("squared_exponential", "matern52", "matern32")
 # from derivatives of the density at either end, beyond from differences of tail moments.
 # Truncation and cancellation meet at 1e-11 there (scanned over var 3..1e4, means up to 30 sd away).
 _NEAR = 3.0
-# exp(-745) is the last double above zero.
-_UNDERFLOW = 745.0
 
 
 class Kernel(Protocol):
@@ -76,7 +75,7 @@ class SquaredExponential(Kernel):
 
     def correlation(self, r: Array) -> Parts:
         """k = exp(-r^2)."""
-        return jnp.ones_like(r), r**2
+        return jnp.ones((), r.dtype), r**2
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = 2 r^2."""
@@ -252,13 +251,13 @@ class Matern32(_Matern):
 
 
 def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Parts:
-    """Factor (n, m) and exponent (n, m) of prod_d k((a_d - b_d) / gamma_d).
+    """Factor and exponent (n, m) of prod_d k((a_d - b_d) / gamma_d).
 
     Two sets of columns combine as factor_1 * factor_2 and exponent_1 + exponent_2; an empty set
     has factor 1 and exponent 0.
     """
     if a.shape[1] == 0:
-        return jnp.ones((len(a), len(b)), a.dtype), jnp.zeros((len(a), len(b)), a.dtype)
+        return jnp.ones((), a.dtype), jnp.zeros((len(a), len(b)), a.dtype)
 
     def one(d: int) -> Parts:
         return kernel.correlation((a[:, None, d] - b[None, :, d]) * inverse_lengthscale[d])
@@ -267,8 +266,8 @@ def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Par
 
 
 def combine(factor: Array, exponent: Array) -> Array:
-    """factor * exp(-exponent); zero where it underflows, since the factor may overflow."""
-    return jnp.where(exponent > _UNDERFLOW, 0.0, factor * jnp.exp(-exponent))
+    """factor * exp(-exponent); zero where the exponential is, though the factor may overflow."""
+    return jnp.minimum(factor, jnp.finfo(exponent.dtype).max) * exp_negative(exponent)
 
 
 def correlation_matrix(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Array:

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense
+from deepemu.core import dense, linalg
 from deepemu.core.dense import Node, Sites
 from deepemu.core.kernels import Kernel
 from deepemu.core.priors import Geometry, Prior
@@ -115,7 +115,7 @@ def layer_cholesky(
     inputs = layer_inputs(network, layer, data.x, latents)
     sites = layer_sites(network, layer, data)
     correlations = jax.vmap(dense.correlation, in_axes=(0, None, 0))(nodes, inputs, sites)
-    return dense.cholesky(correlations)
+    return jax.vmap(linalg.cholesky)(correlations)
 
 
 def layer_log_density(

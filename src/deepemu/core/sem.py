@@ -7,9 +7,9 @@ import jax.numpy as jnp
 
 from deepemu._types import Array, record
 from deepemu.core import dense, impute
-from deepemu.core.dense import Node, Sites
-from deepemu.core.impute import Imputation, Moves
-from deepemu.core.maximise import Evaluation, maximise
+from deepemu.core.dense import Fit, Node, Sites
+from deepemu.core.impute import Brackets, Imputation, Moves
+from deepemu.core.maximise import Objective, Slopes, Value, maximise
 from deepemu.core.network import (
     Data,
     LayerParams,
@@ -46,8 +46,7 @@ class Effort:
 
     n_sweeps: Array
     n_scoring: Array
-    bracket_factor: Array
-    adapt: Array
+    brackets: Brackets
 
 
 @record
@@ -73,12 +72,13 @@ def train_block(
     effort: Effort,
     chain: Chain,
     data: Data,
+    first: Array | int,
     n_iterations: Array | int,
 ) -> tuple[Chain, Trace]:
-    """``n_iterations`` ≤ ``schedule.block`` iterations of SEM, with their trace.
+    """``n_iterations`` ≤ ``schedule.block`` iterations of SEM from the ``first``, with their trace.
 
     The number of iterations is not a shape: the trace has ``schedule.block`` entries of which the
-    first ``n_iterations`` are filled.
+    first ``n_iterations`` are filled. Draws belong to an iteration, wherever blocks are cut.
     """
     empty = Trace(
         jax.tree.map(lambda p: jnp.zeros((schedule.block, *p.shape), p.dtype), chain.params),
@@ -87,9 +87,8 @@ def train_block(
 
     def iterate(index: Array, carry: tuple[Chain, Trace]) -> tuple[Chain, Trace]:
         chain, trace = carry
-        chain, value = step(
-            jax.random.fold_in(key, index), network, schedule.moves, effort, chain, data
-        )
+        key_now = jax.random.fold_in(key, first + index)
+        chain, value = step(key_now, network, schedule.moves, effort, chain, data)
         put = lambda path, now: path.at[index].set(now)  # noqa: E731
         return chain, jax.tree.map(put, trace, Trace(chain.params, value))
 
@@ -102,7 +101,7 @@ def step(
     """I-step: impute the hidden layers. M-step: improve every node's parameters given them."""
     imputation = impute.sweeps(
         key, network, moves, chain.params, chain.imputation, data, effort.n_sweeps,
-        effort.bracket_factor, effort.adapt,
+        effort.brackets,
     )  # fmt: skip
     params, values = [], []
     for layer, spec in enumerate(network.layers):
@@ -162,19 +161,25 @@ def _fit_node(
     def log_prior(free: Array) -> Array:
         return spec.prior.log_density(*unpack(free), shape)
 
-    def objective(free: Array) -> Evaluation:
+    def at(free: Array, fit: Fit) -> Value:
+        extra = jnp.log(fit.scale) if spec.free_scale else params.log_scale
+        return Value(fit.value + log_prior(free), extra)
+
+    def value(free: Array) -> Value:
+        return at(free, dense.fit(node_at(free), inputs, target, sites, spec.free_scale))
+
+    def slopes(free: Array) -> Slopes:
         of = dense.derivatives(node_at(free), inputs, target, sites, spec.free_scale)
-        curve_lengthscale, curve_nugget = spec.prior.curvature(*unpack(free), shape)
-        curvature = jnp.diag(jnp.append(curve_lengthscale, curve_nugget))
+        curvature = jnp.diag(jnp.append(*spec.prior.curvature(*unpack(free), shape)))
         into = _block_diagonal(ties, spec.free_nugget)
-        return Evaluation(
-            of.value + log_prior(free),
+        return Slopes(
+            at(free, of.fit),
             into.T @ of.gradient + jax.grad(log_prior)(free),
             into.T @ (of.information + curvature) @ into,
-            jnp.log(of.scale) if spec.free_scale else params.log_scale,
         )
 
     start, lower, upper = _start_and_bounds(spec, params, ties)
+    objective = Objective(value, slopes)
     best = maximise(objective, start, lower, upper, n_steps, params.log_scale, tolerance)
     log_lengthscale, log_nugget = unpack(best.point)
     return LayerParams(log_lengthscale, best.at.extra, log_nugget), best.at.value

@@ -7,7 +7,10 @@ import jax.numpy as jnp
 
 from deepemu._types import Array, record
 
-MAX_EVALUATIONS = 100
+# Every rejection shrinks the bracket, on average to less than three quarters: by then it is below
+# round-off.
+MAX_EVALUATIONS = 64
+N_UNIFORMS = 2 + MAX_EVALUATIONS
 
 
 @record
@@ -20,7 +23,6 @@ class SliceInfo:
 
 @record
 class _Search:
-    key: Array
     low: Array
     high: Array
     angle: Array
@@ -34,7 +36,7 @@ def on_ellipse(position: Array, direction: Array, angle: Array) -> Array:
 
 
 def step(
-    key: Array,
+    uniforms: Array,
     position: Array,
     direction: Array,
     log_likelihood: Callable[[Array], Array],
@@ -47,21 +49,20 @@ def step(
     bracket of width w is placed uniformly around θ = 0 and shrunk towards 0 until a point on the
     slice is found. Any fixed w leaves the target invariant, because the forward and the reverse
     move place it with the same density; w = 2π is the published algorithm. ``current`` is
-    log L(f). A non-finite log likelihood is never accepted.
+    log L(f). A non-finite log likelihood is never accepted. ``uniforms`` (`N_UNIFORMS`,) are
+    independent on [0, 1).
 
     Returns the new position, its log likelihood and a `SliceInfo`.
     """
-    key_level, key_bracket, key_search = jax.random.split(key, 3)
-    level = current + jnp.log1p(-jax.random.uniform(key_level, dtype=current.dtype))
-    high = bracket * jax.random.uniform(key_bracket, dtype=current.dtype)
+    level = current + jnp.log1p(-uniforms[0])
+    high = bracket * uniforms[1]
 
     def evaluate(search: _Search) -> _Search:
-        key_next, key_angle = jax.random.split(search.key)
         low = jnp.where(search.angle < 0, search.angle, search.low)
         high = jnp.where(search.angle > 0, search.angle, search.high)
-        angle = low + (high - low) * jax.random.uniform(key_angle, dtype=low.dtype)
+        angle = low + (high - low) * uniforms[2 + search.evaluations]
         value = log_likelihood(on_ellipse(position, direction, angle))
-        return _Search(key_next, low, high, angle, value, search.evaluations + 1)
+        return _Search(low, high, angle, value, search.evaluations + 1)
 
     def on_slice(search: _Search) -> Array:
         return (search.log_likelihood > level) & jnp.isfinite(search.log_likelihood)
@@ -69,16 +70,12 @@ def step(
     def outside(search: _Search) -> Array:
         return ~on_slice(search) & (search.evaluations < MAX_EVALUATIONS)
 
+    nowhere = jnp.full_like(current, -jnp.inf)
     start = _Search(
-        key_search,
-        high - bracket,
-        high,
-        jnp.zeros_like(current),
-        jnp.full_like(current, -jnp.inf),
-        jnp.zeros((), jnp.int32),
+        high - bracket, high, jnp.zeros_like(current), nowhere, jnp.zeros((), jnp.int32)
     )
     end = jax.lax.while_loop(outside, evaluate, start)
-    # The bracket shrinks below round-off long before the limit: staying put is then exact.
+    # The bracket has shrunk below round-off at the limit: staying put is then exact.
     accepted = on_slice(end)
     angle = jnp.where(accepted, end.angle, 0.0)
     value = jnp.where(accepted, end.log_likelihood, current)

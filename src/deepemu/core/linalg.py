@@ -1,0 +1,70 @@
+"""Cholesky factors and triangular solves, one matrix at a time on a CPU.
+
+jaxlib hands a batch of matrices to LAPACK by tasks for the thread pool that also runs the programs
+themselves, and waits for them: two programs in flight on two cores wait for each other forever.
+Without batches, programs may run in as many threads as there are cores.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.lax.linalg import triangular_solve
+
+from deepemu._types import Array
+
+SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
+
+
+def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
+    """``function``, whose batches are loops on a CPU and stay batches elsewhere."""
+    looped = jax.custom_batching.sequential_vmap(function)
+    return lambda *matrices: lax.platform_dependent(*matrices, cpu=looped, default=function)
+
+
+cholesky = _one_at_a_time(lambda matrix: lax.linalg.cholesky(matrix, symmetrize_input=False))
+"""Lower factor L of R = LLᵀ; NaN where R is not positive definite."""
+
+solve = _one_at_a_time(
+    lambda lower, right: triangular_solve(lower, right, left_side=True, lower=True)
+)
+"""L⁻¹B."""
+
+solve_transposed = _one_at_a_time(
+    lambda lower, right: triangular_solve(
+        lower, right, left_side=True, lower=True, transpose_a=True
+    )
+)
+"""L⁻ᵀB."""
+
+solve_from_right = _one_at_a_time(
+    lambda lower, left: triangular_solve(lower, left, left_side=False, lower=True)
+)
+"""BL⁻¹."""
+
+
+def solve_vector(lower: Array, target: Array) -> Array:
+    """L⁻¹y."""
+    return solve(lower, target[:, None])[:, 0]
+
+
+def solve_positive(matrix: Array, target: Array) -> Array:
+    """R⁻¹y for a positive definite R."""
+    lower = cholesky(matrix)
+    return solve_transposed(lower, solve(lower, target[:, None]))[:, 0]
+
+
+def inverse(lower: Array) -> Array:
+    """R⁻¹ = L⁻ᵀL⁻¹ by halves, at a third of the operations of two solves with the identity.
+
+    With L = [[A, 0], [C, B]] and G = B⁻¹CA⁻¹, R⁻¹ = [[(AAᵀ)⁻¹ + GᵀG, ·], [-B⁻ᵀG, (BBᵀ)⁻¹]].
+    """
+    n = lower.shape[-1]
+    if n < SMALLEST_SPLIT:
+        inverse_lower = solve(lower, jnp.eye(n, dtype=lower.dtype))
+        return inverse_lower.T @ inverse_lower
+    a, b, c = lower[: n // 2, : n // 2], lower[n // 2 :, n // 2 :], lower[n // 2 :, : n // 2]
+    g = solve(b, solve_from_right(a, c))
+    corner = -solve_transposed(b, g)
+    return jnp.block([[inverse(a) + g.T @ g, corner.T], [corner, inverse(b)]])

@@ -1,0 +1,69 @@
+"""Factors and solves against NumPy, alone and in batches, and in threads at once."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from deepemu.core import linalg
+
+
+def positive_definite(rng, n, batch=()):
+    root = rng.normal(size=(*batch, n, n))
+    return root @ np.swapaxes(root, -1, -2) + n * np.eye(n)
+
+
+@pytest.mark.parametrize("n", [1, 7, 99, 100, 101, 230])
+def test_inverse(rng, n):
+    matrix = positive_definite(rng, n)
+    found = jax.jit(linalg.inverse)(jnp.asarray(np.linalg.cholesky(matrix)))
+    np.testing.assert_allclose(found, np.linalg.inv(matrix), rtol=1e-9, atol=1e-13)
+
+
+def test_batches_equal_single_matrices(rng):
+    matrices, right = positive_definite(rng, 5, (3,)), rng.normal(size=(3, 5, 2))
+    lower = jax.jit(jax.vmap(linalg.cholesky))(matrices)
+    np.testing.assert_allclose(lower, np.linalg.cholesky(matrices), rtol=1e-12)
+    upper = np.swapaxes(lower, -1, -2)
+    for function, expected in (
+        (linalg.solve, np.linalg.solve(lower, right)),
+        (linalg.solve_transposed, np.linalg.solve(upper, right)),
+    ):
+        np.testing.assert_allclose(jax.jit(jax.vmap(function))(lower, right), expected, rtol=1e-9)
+    left = np.swapaxes(right, -1, -2)
+    found = jax.jit(jax.vmap(linalg.solve_from_right))(lower, left)
+    np.testing.assert_allclose(found, left @ np.linalg.inv(lower), rtol=1e-9)
+
+
+def test_a_positive_system(rng):
+    matrix, target = positive_definite(rng, 6), rng.normal(size=6)
+    found = linalg.solve_positive(jnp.asarray(matrix), jnp.asarray(target))
+    np.testing.assert_allclose(found, np.linalg.solve(matrix, target), rtol=1e-10)
+
+
+def test_an_indefinite_matrix_has_no_factor():
+    assert np.isnan(linalg.cholesky(jnp.array([[1.0, 2.0], [2.0, 1.0]]))).any()
+
+
+@jax.jit
+def many_factors(matrices):
+    def step(_, total):
+        return 1e-9 * jnp.sum(jax.vmap(linalg.cholesky)(matrices + total))
+
+    return jax.lax.fori_loop(0, 200, step, jnp.zeros((), matrices.dtype))
+
+
+def test_programs_with_batches_run_in_threads_at_once(rng):
+    """With LAPACK's own batches, two such programs in flight wait for each other forever."""
+    matrices = positive_definite(rng, 40, (4,))
+
+    def run():
+        with jax.enable_x64(True):  # holds for one thread
+            return float(many_factors(matrices))
+
+    expected = run()
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(run) for _ in range(32)]
+        assert [each.result(timeout=60) for each in waiting] == [expected] * 32
