@@ -66,6 +66,13 @@ TEST_POINTS = {100: (500, 10_000), 300: (500,), 1000: (20, 500)}
 MOST_WORK_OF_DGPSI = 150_000_000  # n^2 times points, beyond which its time is not worth waiting for
 FLOOR_SIZE = 1000
 SMALLEST_IN_EXPONENT = 100
+# What changes for a trial; 500 iterations are dgpsi's default.
+TRIAL_SETTINGS = {
+    "effort": None,
+    "points": None,
+    "floor_size": FLOOR_SIZE,
+    "dgpsi_iterations": 500,
+}
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "OPENBLAS_NUM_THREADS",
@@ -280,14 +287,34 @@ def without(record: Record, name: str) -> Record:
     return {key: value for key, value in record.items() if key != name}
 
 
+def is_trial(args: argparse.Namespace) -> bool:
+    """Whether any setting is one for trying the script out."""
+    return any(getattr(args, name) != usual for name, usual in TRIAL_SETTINGS.items())
+
+
 def stored_records(args: argparse.Namespace) -> dict[str, Record]:
-    """Finished measurements of an earlier call, by key; failed ones are tried again."""
-    stored = (read_json(args.json) or {}).get("records", []) if args.resume else []
-    return {record_key(r): r for r in stored if "failed" not in r["result"]}
+    """Finished measurements of an earlier call, by key; failed ones are tried again.
+
+    A file is never overwritten, and never mixes trials with measurements.
+    """
+    earlier = read_json(args.json)
+    if earlier is None:
+        return {}
+    if not args.resume:
+        raise SystemExit(f"{args.json} exists: go on with it by --resume, or name another file")
+    if earlier["trial"] != is_trial(args):
+        raise SystemExit(f"{args.json} has other settings for trying it out: name another file")
+    return {record_key(r): r for r in earlier["records"] if "failed" not in r["result"]}
+
+
+def contents(args: argparse.Namespace, facts: Record, records: list[Record]) -> Record:
+    """The file of results; a trial is held to no bar."""
+    results = {"machine": facts, "trial": is_trial(args), "records": records}
+    return results if is_trial(args) else {**results, "bars": bars_as_json(bars(records))}
 
 
 def measure_all(args: argparse.Namespace, facts: Record) -> list[Record]:
-    """The records of all planned runs; the file is brought up to date after each of them."""
+    """Those of the file and all planned runs; it is brought up to date after each of them."""
     stored, runs = stored_records(args), list(planned(args))
     for index, (side, job, repeat) in enumerate(runs, start=1):
         record = {"side": side, "job": job, "repeat": repeat, "load": load()}
@@ -295,8 +322,10 @@ def measure_all(args: argparse.Namespace, facts: Record) -> list[Record]:
             continue
         record["result"] = measure(side, job, args.dgpsi_python)
         stored[record_key(record)] = record
-        write_json(args.json, {"machine": facts, "records": list(stored.values())})
-        print(f"[{index}/{len(runs)}] {side} {job}: {record['result']}", file=sys.stderr)
+        write_json(args.json, contents(args, facts, list(stored.values())))
+        print(
+            f"[{index}/{len(runs)}] {side} {job}: {record['result']}", file=sys.stderr, flush=True
+        )
     return list(stored.values())
 
 
@@ -455,13 +484,18 @@ def reached(records: list[Record], problem: str) -> Reached | None:
     runs = results(records, "deepemu", kind="accuracy", problem=problem)
     if target is None or not runs:
         return None
+    tried: dict[str, list[Record]] = {}
+    for effort_of_seed in (each for run in runs for each in run["efforts"]):
+        name = f"{effort_of_seed['n_chains']} x {effort_of_seed['n_iter']}"
+        tried.setdefault(name, []).append(effort_of_seed)
+    compile_s = statistics.median(run["compile_s"] for run in runs)
     found = [
         Reached(
-            f"{tried[0]['n_chains']} x {tried[0]['n_iter']}",
-            *(statistics.median(t[name] for t in tried) for name in ("nrmsep", "seconds")),
-            statistics.median(run["compile_s"] for run in runs),
+            name,
+            *(statistics.median(each[field] for each in seeds) for field in ("nrmsep", "seconds")),
+            compile_s,
         )
-        for tried in zip(*(run["efforts"] for run in runs), strict=True)
+        for name, seeds in tried.items()
     ]
     enough = [option for option in found if option.nrmsep <= target]
     return min(enough, key=lambda option: option.seconds, default=None)
@@ -664,12 +698,13 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     add("--chains", nargs="+", type=positive, default=[2, 4, 8], help="deepemu's in accuracy")
     add("--iterations", nargs="+", type=positive, default=[10, 20, 40, 80, 160],
         help="deepemu's in accuracy")  # fmt: skip
-    quick = parser.add_argument_group("for trying it out")
+    parser.set_defaults(**TRIAL_SETTINGS)
+    quick = parser.add_argument_group("for trying it out, without bars")
     add = quick.add_argument
     add("--effort", nargs=2, type=positive, metavar=("SETTLE", "TIMED"), help="iterations")
     add("--points", nargs="+", type=positive, help="numbers of test points")
-    add("--floor-size", type=positive, default=FLOOR_SIZE, metavar="N")
-    add("--dgpsi-iterations", type=positive, default=500, help="500 is dgpsi's default")
+    add("--floor-size", type=positive, metavar="N")
+    add("--dgpsi-iterations", type=positive, help="500 is dgpsi's default")
     args = parser.parse_args(argv)
     if "dgpsi" in args.sides and not args.dgpsi_python:
         parser.error("give --dgpsi-python or set DGPSI_PYTHON, or leave it out by --sides deepemu")
@@ -695,10 +730,8 @@ def main(argv: list[str] | None = None) -> None:
     records = measure_all(args, facts)
     for build in TABLES:
         print_table(build(records))
-    print_table(bar_table(bars(records)))
-    write_json(
-        args.json, {"machine": facts, "records": records, "bars": bars_as_json(bars(records))}
-    )
+    if not is_trial(args):
+        print_table(bar_table(bars(records)))
 
 
 if __name__ == "__main__":

@@ -128,10 +128,26 @@ def test_resume_repeats_only_what_failed(tmp_path, counted_measure, capsys):
     arguments += ["--sweeps", "layer", "--repeats", "1", "--json", str(tmp_path / "r.json")]
     speed.measure_all(speed.parse_arguments(arguments), {})
     assert counted_measure == [10, 20, 30]
-    assert len(json.loads((tmp_path / "r.json").read_text())["records"]) == 3
+    stored = json.loads((tmp_path / "r.json").read_text())
+    assert len(stored["records"]) == 3
+    assert {each["met"] for each in stored["bars"]} == {None}
     records = speed.measure_all(speed.parse_arguments([*arguments, "--resume"]), {})
     assert counted_measure == [10, 20, 30, 20]
     assert [r["result"] for r in records] == [{"seconds": 1.0}] * 3
+
+
+def test_a_file_is_not_overwritten_and_trials_stay_apart(tmp_path, counted_measure, capsys):
+    arguments = [*OURS, "--sections", "floor", "--repeats", "1", "--json", str(tmp_path / "r.json")]
+    trial = ["--effort", "1", "1"]
+    speed.measure_all(speed.parse_arguments([*arguments, *trial]), {})
+    stored = json.loads((tmp_path / "r.json").read_text())
+    assert stored["trial"] is True
+    assert "bars" not in stored
+    with pytest.raises(SystemExit, match="--resume"):
+        speed.measure_all(speed.parse_arguments([*arguments, *trial]), {})
+    with pytest.raises(SystemExit, match="another file"):
+        speed.measure_all(speed.parse_arguments([*arguments, "--resume"]), {})
+    assert json.loads((tmp_path / "r.json").read_text()) == stored
 
 
 def test_a_child_answers_and_a_failing_one_is_said_to():
