@@ -332,15 +332,19 @@ def measure_all(args: argparse.Namespace, facts: Record) -> list[Record]:
 # --- reading records -----------------------------------------------------------------------------
 
 
-def results(records: list[Record], side: str, **match: Any) -> list[Record]:
-    """Results of one side, of the jobs whose fields have the given values."""
+def matching(records: list[Record], side: str, **match: Any) -> list[Record]:
+    """Records of one side that did not fail, of the jobs whose fields have the given values."""
     return [
-        record["result"]
+        record
         for record in records
         if record["side"] == side
         and "failed" not in record["result"]
         and match.items() <= without(record["job"], "efforts").items()
     ]
+
+
+def results(records: list[Record], side: str, **match: Any) -> list[Record]:
+    return [record["result"] for record in matching(records, side, **match)]
 
 
 def values(records: list[Record], field: str, side: str, **match: Any) -> list[float]:
@@ -368,9 +372,21 @@ def distinct(records: list[Record], kind: str, *names: str) -> list[tuple[Any, .
     return list(dict.fromkeys(tuple(job[name] for name in names) for job in jobs))
 
 
+def iteration_seconds(records: list[Record], side: str, **match: Any) -> float | None:
+    """Seconds per SEM iteration: the best timed, or the difference of the best two fits.
+
+    None where noise leaves no positive difference.
+    """
+    short, long = (best(records, name, side, **match) for name in ("short_s", "long_s"))
+    if short is None or long is None:
+        return best(records, "seconds", side, **match)
+    (n_iter,) = {r["job"]["n_iter"] for r in matching(records, side, **match)}
+    return (long - short) / n_iter if long > short else None
+
+
 def both(records: list[Record], **match: Any) -> tuple[float | None, float | None]:
-    """Best seconds of deepemu and of dgpsi."""
-    ours, theirs = (best(records, "seconds", side, **match) for side in SIDES)
+    """Seconds per SEM iteration of deepemu and of dgpsi."""
+    ours, theirs = (iteration_seconds(records, side, **match) for side in SIDES)
     return ours, theirs
 
 
@@ -417,7 +433,7 @@ def growth_table(records: list[Record]) -> Table:
         slopes = [
             exponent(
                 {
-                    n: best(records, "seconds", side, n=n, **match)
+                    n: iteration_seconds(records, side, n=n, **match)
                     for (n,) in distinct(records, "train", "n")
                 }
             )
@@ -546,14 +562,26 @@ def compile_table(records: list[Record]) -> Table:
     return Table("XLA compilation of a default fit, n = 100, d = 3", head, rows)
 
 
+def over_floor(records: list[Record], n: int) -> float | None:
+    """Time of an iteration over the LAPACK time of its factorisations, at their best both."""
+    match = {"kind": "floor", "n": n}
+    count, dpotrf = (
+        best(records, name, "deepemu", **match) for name in ("factorisations", "dpotrf_s")
+    )
+    lapack = None if count is None or dpotrf is None else count * dpotrf
+    return ratio(iteration_seconds(records, "deepemu", **match), lapack)
+
+
 def floor_table(records: list[Record]) -> Table:
-    names = ("seconds", "factorisations", "dpotrf_s", "over_floor")
     rows = []
     for (n,) in distinct(records, "floor", "n"):
-        runs = results(records, "deepemu", kind="floor", n=n)
-        if runs:
-            nearest = min(runs, key=lambda run: run["over_floor"])
-            rows.append([str(n), *(number(nearest[name], ".4g") for name in names)])
+        match = {"kind": "floor", "n": n}
+        found = [
+            iteration_seconds(records, "deepemu", **match),
+            *(best(records, name, "deepemu", **match) for name in ("factorisations", "dpotrf_s")),
+            over_floor(records, n),
+        ]
+        rows.append([str(n), *(number(value, ".4g") for value in found)])
     head = ("n", "s per iteration", "factorisations", "dpotrf s", "time over floor")
     return Table("training over the LAPACK time of its factorisations", head, rows)
 
@@ -664,7 +692,7 @@ def bars(records: list[Record]) -> list[Bar]:
         ),
         Bar(
             f"training over dpotrf, n = {FLOOR_SIZE}",
-            best(records, "over_floor", "deepemu", kind="floor", n=FLOOR_SIZE),
+            over_floor(records, FLOOR_SIZE),
             FLOOR_BAR,
             "",
             False,
