@@ -15,13 +15,14 @@ import json
 import os
 import re
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from _report import aligned, positive, read_json, write_json
+from _timing import timed
 from problems import DATA, PROBLEMS, load_design
 
 BASE_METHODS = ("default", "one-chain", "paper-si", "paper-si-ic", "gp")
@@ -98,13 +99,6 @@ def make_estimator(run: Run) -> Any:
 # --- running -------------------------------------------------------------------------------------
 
 
-def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
-    """The value of the call, its wall-clock and its cpu seconds (all threads)."""
-    wall, cpu = time.perf_counter(), time.process_time()
-    value = call()
-    return value, time.perf_counter() - wall, time.process_time() - cpu
-
-
 def measure(run: Run) -> dict[str, Any]:
     """Fit, predict and score; the record of the run."""
     from deepemu.diagnostics import scores
@@ -129,19 +123,7 @@ def run_of(record: dict[str, Any]) -> Run:
 
 
 def read_records(path: Path | None) -> dict[Run, dict[str, Any]]:
-    if path is None or not path.exists():
-        return {}
-    return {run_of(record): record for record in json.loads(path.read_text())}
-
-
-def write_records(path: Path | None, records: Iterable[dict[str, Any]]) -> None:
-    """Replace the file in one step, so that an interruption leaves the old or the new one."""
-    if path is None:
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps(list(records), indent=1))
-    partial.replace(path)
+    return {run_of(record): record for record in read_json(path) or []}
 
 
 def measure_all(args: argparse.Namespace) -> list[dict[str, Any]]:
@@ -151,7 +133,7 @@ def measure_all(args: argparse.Namespace) -> list[dict[str, Any]]:
         if args.resume and run in stored:
             continue
         stored[run] = measure(run)
-        write_records(args.json, stored.values())
+        write_json(args.json, list(stored.values()))
         report_progress(number, len(runs), stored[run])
     return [stored[run] for run in runs]
 
@@ -276,11 +258,7 @@ def _cells(row: Row) -> list[str]:
 
 def print_table(problem: str, rows: list[Row]) -> None:
     lines = [["method", "designs", *HEADINGS], *map(_cells, rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    print(f"\n{problem}")
-    for line in lines:
-        words = [word.rjust(width) for word, width in zip(line, widths, strict=True)]
-        print("  ".join([line[0].ljust(widths[0]), *words[1:]]))
+    print(f"\n{problem}", *aligned(lines), sep="\n")
 
 
 def print_csv(rows_by_problem: dict[str, list[Row]]) -> None:
@@ -377,13 +355,6 @@ def use_compilation_cache() -> None:
 
     root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     jax.config.update("jax_compilation_cache_dir", str(root / "deepemu" / "xla"))
-
-
-def positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"expected 1 or more, got {value}")
-    return value
 
 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:

@@ -1,15 +1,10 @@
 """The benchmark problems against the reference values, finite differences and stored designs."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
-import pytest
-
-# The benchmarks are scripts, not part of the package.
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
-
 import problems
+import pytest
 
 # Prices are differences of terms up to S = 200, known to about 200 * 1e-14; reference values
 # below 1e-9 are therefore mostly rounding error, and the tolerance stops shrinking with them.
