@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from deepemu import _boundary
+from deepemu import _runtime
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures need no display
 
@@ -25,9 +25,9 @@ def quick_programs() -> Iterator[None]:
     """Programs of a module's own, compiled without optimisation: a third of the time."""
     fresh = lambda cached: functools.cache(cached.__wrapped__)  # noqa: E731
     with (
-        mock.patch.dict(_boundary.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
-        mock.patch.object(_boundary, "_compiled", fresh(_boundary._compiled)),
-        mock.patch.object(_boundary, "_compiler_options", fresh(_boundary._compiler_options)),
+        mock.patch.dict(_runtime.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
+        mock.patch.object(_runtime, "_program", fresh(_runtime._program)),
+        mock.patch.object(_runtime, "_options", fresh(_runtime._options)),
     ):
         yield
 

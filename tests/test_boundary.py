@@ -7,19 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu import GP, _boundary
+from deepemu import GP, _boundary, _runtime
 
 
 def test_double_precision_is_a_scope():
     assert jnp.ones(1).dtype == jnp.float32
-    with _boundary.float64():
+    with _runtime.float64():
         assert jnp.ones(1).dtype == jnp.float64
         assert _boundary.array(np.ones(1, np.float32)).dtype == jnp.float64
     assert jnp.ones(1).dtype == jnp.float32
 
 
 def test_double_precision_ends_with_an_error():
-    with pytest.raises(KeyError), _boundary.float64():
+    with pytest.raises(KeyError), _runtime.float64():
         raise KeyError
     assert jnp.ones(1).dtype == jnp.float32
 
@@ -49,7 +49,7 @@ def test_the_work_bound_of_buckets_is_the_documented_one():
 
 
 def test_padding_appends_zero_rows():
-    with _boundary.float64():
+    with _runtime.float64():
         padded = _boundary.pad_rows(np.array([[1, 2], [3, 4]]), 4)
         assert padded.dtype == jnp.float64
         np.testing.assert_array_equal(padded, [[1, 2], [3, 4], [0, 0], [0, 0]])
@@ -58,7 +58,7 @@ def test_padding_appends_zero_rows():
 
 
 def test_packed_data_mark_their_padding():
-    with _boundary.float64():
+    with _runtime.float64():
         data = _boundary.pack(np.ones((5, 2)), np.ones((5, 1)), np.full(5, 2.0), np.zeros(1))
     assert data.x.shape == (16, 2)
     assert data.y.shape == (16, 1)
@@ -93,8 +93,8 @@ def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
 
 def test_unknown_compiler_options_are_left_out(monkeypatch):
     """A later XLA may drop a flag."""
-    monkeypatch.setitem(_boundary.CPU_OPTIONS, "xla_no_such_option", True)
-    options = _boundary._compiler_options.__wrapped__()
+    monkeypatch.setitem(_runtime.CPU_OPTIONS, "xla_no_such_option", True)
+    options = _runtime._options.__wrapped__("cpu")
     assert "xla_no_such_option" not in options
 
 

@@ -35,6 +35,7 @@ ORDER = (
     "core.maximise",
     "core.sem",
     "core.predict",
+    "_runtime",
     "_boundary",
     "validation",
     "neighbours",

@@ -6,7 +6,7 @@ import signal
 import numpy as np
 import pytest
 
-from deepemu import DGP, GP, InputError, InterruptedFitWarning, _boundary
+from deepemu import DGP, GP, InputError, InterruptedFitWarning, _boundary, _runtime
 
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
 
@@ -97,4 +97,4 @@ def test_updates_that_add_no_new_input_draw_anew_too(problem, monkeypatch):
 
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():
-    assert not _boundary._is_known("xla_no_such_option", False)
+    assert not _runtime._is_known("xla_no_such_option", False)

@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from deepemu import DGP, InterruptedFitWarning
+from deepemu import DGP, InterruptedFitWarning, training
 from deepemu._progress import Progress, deferred_interrupt, wants_progress
 
 SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
@@ -18,6 +18,12 @@ SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
 def problem():
     x = np.random.default_rng(0).random((12, 2))
     return x, np.sin(5 * x[:, 0]) + x[:, 1]
+
+
+@pytest.fixture(autouse=True)
+def growing_blocks(monkeypatch):
+    """Blocks of 1, 2, 4, … iterations, whatever time they take."""
+    monkeypatch.setattr(training, "BLOCK_SECONDS", 1e9)
 
 
 def ctrl_c():
@@ -43,12 +49,12 @@ def press_at(monkeypatch, *calls):
 def test_ctrl_c_ends_training_and_leaves_an_emulator(problem, monkeypatch):
     x, y = problem
     before = signal.getsignal(signal.SIGINT)
-    press_at(monkeypatch, 3)  # in the second block of 5 iterations
-    with pytest.warns(InterruptedFitWarning, match="after 10 of 40 iterations") as caught:
+    press_at(monkeypatch, 3)  # in the second block, of 2 iterations
+    with pytest.warns(InterruptedFitWarning, match="after 3 of 40 iterations") as caught:
         emulator = DGP(n_iter=40, **SMALL).fit(x, y)
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    assert emulator.trace_["log_density"].shape == (2, 10)
+    assert emulator.trace_["log_density"].shape == (2, 3)
     assert emulator.ensemble_.weights.shape == (4,)
     np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
     assert signal.getsignal(signal.SIGINT) is before
@@ -59,7 +65,7 @@ def test_an_interrupted_fit_is_the_shorter_fit(problem, monkeypatch):
         press_at(patch, 1)
         with pytest.warns(InterruptedFitWarning):
             stopped = DGP(n_iter=40, **SMALL).fit(*problem)
-    short = DGP(n_iter=5, **SMALL).fit(*problem)
+    short = DGP(n_iter=1, **SMALL).fit(*problem)
     np.testing.assert_array_equal(stopped.predict(problem[0]), short.predict(problem[0]))
 
 
@@ -67,7 +73,7 @@ def test_an_interrupted_update_leaves_an_emulator(problem, monkeypatch):
     x, y = problem
     emulator = DGP(n_iter=40, **SMALL).fit(x[:9], y[:9])
     press_at(monkeypatch, 1)
-    with pytest.warns(InterruptedFitWarning, match="after 5 of 8 iterations"):
+    with pytest.warns(InterruptedFitWarning, match="after 1 of 8 iterations"):
         emulator.update(x[9:], y[9:])
     np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
 

@@ -1,16 +1,18 @@
 """The host side of training: where chains and ascents start, and what ends them."""
 
+import jax
 import numpy as np
 import pytest
 
-from deepemu import NumericalError, _boundary, training
+from deepemu import DGP, NumericalError, _runtime, training
 from deepemu.core import impute, sem
+from deepemu.core.network import LayerParams
 from deepemu.layers import Layer, build_network
 
 
 @pytest.fixture(autouse=True)
 def double_precision():
-    with _boundary.float64():
+    with _runtime.float64():
         yield
 
 
@@ -66,12 +68,15 @@ def test_chains_start_alike_with_the_full_circle(rng):
     params = training.starting_params(network, [1.0, 1.0], [1e-6, 1e-6])
     latents = training.starting_latents(network, rng.random((4, 2)), 16)
     for bracket in (0.5, 16.0, np.inf):
-        plan = training.Plan(sem.Schedule(impute.NodeWise(), 5), 5, 0.75, 1, 1, bracket, 1)
+        plan = training.Plan(sem.Schedule(impute.NodeWise(), 5), 5, 0.75, 1, 1, bracket, 1, False)
         chains = training.start_chains(plan, params, latents, 3)
-        assert chains.imputation.latents[0].shape == (3, 16, 2)
-        assert chains.params[1].log_lengthscale.shape == (3, 1, 4)
-        assert np.all(chains.imputation.angles[0] > 0)  # or inf times zero would be no bracket
-        assert np.all(chains.imputation.angles[0] * bracket >= 2 * np.pi * (1 - 1e-12))
+        assert len(chains) == 3
+        for chain in chains:
+            assert chain.imputation.latents[0].shape == (16, 2)
+            assert chain.params[1].log_lengthscale.shape == (1, 4)
+            angles = np.asarray(chain.imputation.angles[0])
+            assert np.all(angles > 0)  # or inf times zero would be no bracket
+            assert np.all(angles * bracket >= 2 * np.pi * (1 - 1e-12))
 
 
 def test_ascents_start_at_the_given_point_and_others(rng):
@@ -94,3 +99,88 @@ def test_a_density_that_is_not_finite_is_an_error(bad):
     with pytest.raises(NumericalError, match="raise the nugget"):
         training._require_finite(np.array([[0.0, bad]]))
     training._require_finite(np.array([[0.0, -1e9]]))
+
+
+# --- blocks and early stopping ---------------------------------------------------------------
+
+
+def paths(n_chains, n_iter, rise=0.0, drift=0.0, seed=0):
+    """A trace whose log density and lengthscales are noise about lines."""
+    rng = np.random.default_rng(seed)
+    time = np.arange(n_iter)[None, :]
+    noise = lambda *shape: rng.normal(size=(n_chains, n_iter, *shape))  # noqa: E731
+    params = LayerParams(
+        noise(2, 3) + drift * time[..., None, None], np.zeros((n_chains, n_iter, 2)), noise(2)
+    )
+    return sem.Trace((params,), noise() + rise * time)
+
+
+def share_settled(**of):
+    return np.mean([training.has_settled(paths(seed=seed, **of)) for seed in range(40)])
+
+
+def test_paths_that_go_nowhere_have_settled():
+    """Chance makes the density rise by a standard error one time in six."""
+    assert share_settled(n_chains=8, n_iter=100) > 0.6
+
+
+@pytest.mark.parametrize(
+    "of",
+    [
+        {"n_chains": 8, "n_iter": 100, "rise": 0.05},
+        {"n_chains": 8, "n_iter": 100, "drift": 0.05},
+        {"n_chains": 3, "n_iter": 100},
+        {"n_chains": 8, "n_iter": 59},
+    ],
+)
+def test_paths_that_rise_or_drift_or_are_few_or_short_have_not(of):
+    assert share_settled(**of) < 0.05
+
+
+def plan(n_iter, stops_early):
+    schedule = sem.Schedule(impute.NodeWise(), training.CHECK_EVERY)
+    return training.Plan(schedule, n_iter, 0.75, 1, 1, 16.0, 1, stops_early)
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 0.2, 1e3])
+def test_blocks_fill_the_iterations_whatever_they_take(seconds):
+    blocks, lengths = training.Blocks(plan(50, False)), []
+    while n_next := blocks.n_next:
+        lengths.append(n_next)
+        blocks.add(paths(2, n_next), seconds * n_next)
+    assert sum(lengths) == blocks.n_done == 50
+    assert max(lengths) <= training.CHECK_EVERY
+    assert blocks.trace.log_density.shape == (2, 50)
+    assert (max(lengths) == 1) == (seconds > 1)
+
+
+def test_training_ends_at_the_first_check_that_finds_it_settled():
+    whole = paths(8, 200, seed=3)
+    ends = [n for n in range(20, 201, 20) if training.has_settled(head(whole, n))]
+    blocks = training.Blocks(plan(200, True))
+    while n_next := blocks.n_next:
+        piece = jax.tree.map(
+            lambda path: path[:, blocks.n_done : blocks.n_done + n_next],  # noqa: B023
+            whole,
+        )
+        blocks.add(piece, 0.01)
+    assert blocks.n_done == ends[0] < 200
+
+
+def head(trace, n):
+    return jax.tree.map(lambda path: path[:, :n], trace)
+
+
+def test_an_easy_problem_stops_early_and_only_if_allowed(rng):
+    """A straight line leaves nothing to learn."""
+    x = np.linspace(0, 1, 6)[:, None]
+    settings = {"n_chains": 8, "n_sweeps": 1, "n_imputations": 1, "n_iter": 200}
+    stopped, in_full = (
+        DGP(**settings, early_stopping=early).fit(x, x[:, 0]) for early in (True, False)
+    )
+    n_done = stopped.trace_["log_density"].shape[1]
+    assert n_done < 200 and n_done % training.CHECK_EVERY == 0
+    assert in_full.trace_["log_density"].shape == (8, 200)
+    np.testing.assert_array_equal(
+        stopped.trace_["log_density"], in_full.trace_["log_density"][:, :n_done]
+    )

@@ -6,15 +6,14 @@ are compiled once per network, bucket of rows and device, and kept for the life 
 
 import dataclasses
 import functools
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from deepemu._runtime import compiled, current, in_threads
 from deepemu._types import Array
 from deepemu.core import gaussian, impute, network, predict, sem
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
@@ -22,7 +21,6 @@ from deepemu.core.predict import Ensemble, Member
 
 T = TypeVar("T")
 
-_ONE_PROGRAM = threading.Lock()
 SMALLEST_BUCKET = 16
 DRAW_STREAM = 1
 
@@ -30,16 +28,6 @@ DRAW_STREAM = 1
 PAIR_TEMPORARIES = 11 * 8
 CPU_TEMPORARIES = 26e6
 GPU_TEMPORARIES = 4e9
-# XLA's thread pool costs more than it gives on matrices of a few hundred rows, and its fusion
-# emitters double the compile time without making these programs faster.
-CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_use_fusion_emitters": False}
-
-
-@contextmanager
-def float64() -> Iterator[None]:
-    """Double precision inside, whatever the user's process has set outside."""
-    with jax.enable_x64(True):
-        yield
 
 
 def bucket(n_rows: int) -> int:
@@ -77,45 +65,7 @@ def split_key(key: Array, n: int) -> Array:
     return jax.random.split(key, n)
 
 
-def fold_keys(keys: Array, index: int) -> Array:
-    """A key for each of ``keys`` and the step ``index``."""
-    return jax.vmap(lambda key: jax.random.fold_in(key, index))(keys)
-
-
-# --- compiled programs -----------------------------------------------------------------------
-
-
-@functools.cache
-def _compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
-    """A program that has finished when it returns, one at a time in this process.
-
-    XLA's CPU backend runs programs on a pool of as many threads as cores, and their loops wait for
-    tasks of the same pool: two programs in flight on two cores wait for each other forever.
-    """
-    program = jax.jit(function, static_argnames=static, compiler_options=_compiler_options())
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with _ONE_PROGRAM:
-            return jax.block_until_ready(program(*args, **kwargs))
-
-    return run
-
-
-@functools.cache
-def _compiler_options() -> dict[str, bool] | None:
-    """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
-    if jax.default_backend() != "cpu":
-        return None
-    return {name: value for name, value in CPU_OPTIONS.items() if _is_known(name, value)}
-
-
-def _is_known(option: str, value: bool) -> bool:
-    try:
-        jax.jit(lambda x: x, compiler_options={option: value}).lower(0.0).compile()
-    except jax.errors.JaxRuntimeError:
-        return False
-    return True
+# --- training --------------------------------------------------------------------------------
 
 
 def train_block(
@@ -123,49 +73,70 @@ def train_block(
     net: Network,
     schedule: sem.Schedule,
     effort: sem.Effort,
-    chains: sem.Chain,
+    chains: Sequence[sem.Chain],
     data: Data,
     first: int,
     n_iter: int,
     advance: Callable[[int], None],
-) -> tuple[sem.Chain, sem.Trace]:
-    """A block of SEM iterations for chains stacked along the first axis, with their traces.
+) -> tuple[list[sem.Chain], sem.Trace]:
+    """Iterations of SEM from the ``first`` for all chains, with their traces, stacked.
 
-    On a GPU all chains run in lock-step in one program. On a CPU they run one after the other:
-    slices end after different numbers of proposals, and lock-step would wait for the longest.
+    On a GPU all chains run in lock-step in one program. On a CPU each runs on its own, in as many
+    threads as there are: slices end after different numbers of proposals, and lock-step would wait
+    for the longest.
     """
+    train = _train_together if current().platform == "gpu" else _train_apart
     fixed: dict[str, Any] = {
         "network": net, "schedule": schedule, "effort": effort, "data": data,
         "first": jnp.asarray(first), "n_iterations": jnp.asarray(n_iter),
     }  # fmt: skip
-    if jax.default_backend() != "cpu":
-        program = _compiled(_train_together, ("network", "schedule"))
-        chains, trace = program(keys, chains, **fixed)
-        advance(n_iter * keys.shape[0])
-    else:
-        program = _compiled(sem.train_block, ("network", "schedule"))
-        ends = []
-        for index in range(keys.shape[0]):
-            ends.append(program(keys[index], chain=row(chains, index), **fixed))
-            advance(n_iter)
-        chains, trace = stack(ends)
-    return chains, jax.tree.map(lambda path: np.asarray(path)[:, :n_iter], trace)
+    chains, traces = train(keys, chains, fixed, lambda n_chains: advance(n_iter * n_chains))
+    return chains, jax.tree.map(lambda path: path[:, :n_iter], stack(traces))
+
+
+Ends = tuple[list[sem.Chain], list[sem.Trace]]
+
+
+def _train_apart(
+    keys: Array, chains: Sequence[sem.Chain], fixed: dict[str, Any], done: Callable[[int], None]
+) -> Ends:
+    program = compiled(sem.train_block, ("network", "schedule"))
+    tasks = [
+        functools.partial(program, key, chain=chain, **fixed)
+        for key, chain in zip(keys, chains, strict=True)
+    ]
+    ends: list[Any] = [None] * len(tasks)
+    for index, end in in_threads(tasks):
+        ends[index] = end
+        done(1)
+    return [chain for chain, _ in ends], [trace for _, trace in ends]
 
 
 def _train_together(
+    keys: Array, chains: Sequence[sem.Chain], fixed: dict[str, Any], done: Callable[[int], None]
+) -> Ends:
+    program = compiled(_train_in_step, ("network", "schedule"))
+    ends = program(keys, tuple(chains), **fixed)
+    done(len(chains))
+    return ends
+
+
+def _train_in_step(
     keys: Array,
-    chains: sem.Chain,
+    chains: tuple[sem.Chain, ...],
     network: Network,
     schedule: sem.Schedule,
     effort: sem.Effort,
     data: Data,
     first: Array,
     n_iterations: Array,
-) -> tuple[sem.Chain, sem.Trace]:
+) -> Ends:
     one = lambda key, chain: sem.train_block(  # noqa: E731
         key, network, schedule, effort, chain, data, first, n_iterations
     )
-    return jax.vmap(one)(keys, chains)
+    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *chains)
+    ends = jax.vmap(one)(keys, stacked)
+    return tuple([row(end, k) for k in range(len(chains))] for end in ends)  # type: ignore[return-value]
 
 
 def average(paths: Params) -> Params:
@@ -189,17 +160,18 @@ def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) ->
 
 
 def build_member(net: Network, params: Params, latents: Latents, data: Data) -> Member:
-    return _compiled(predict.build_member, ("network",))(
+    return compiled(predict.build_member, ("network",))(
         network=net, params=params, latents=latents, data=data
     )
 
 
-def build_members(net: Network, chains: sem.Chain, data: Data) -> list[Member]:
-    """The imputed network that each of the stacked chains holds now."""
-    return [
-        build_member(net, chain.params, chain.imputation.latents, data)
-        for chain in (row(chains, k) for k in range(chains.imputation.evaluations.shape[0]))
+def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
+    """The imputed network that each chain holds now."""
+    tasks = [
+        functools.partial(build_member, net, chain.params, chain.imputation.latents, data)
+        for chain in chains
     ]
+    return [member for _, member in sorted(in_threads(tasks), key=lambda each: each[0])]
 
 
 def to_numpy(tree: T) -> T:
@@ -214,7 +186,7 @@ def fit_single_layer(
 
     A few steps from each start (along the first axis) choose the one that is followed to the top.
     """
-    return _compiled(_fit_single_layer, ("network_",))(
+    return compiled(_fit_single_layer, ("network_",))(
         net, starts, data, *(jnp.asarray(v) for v in (n_scout, n_polish, tolerance))
     )
 
@@ -248,7 +220,7 @@ def _chunk_rows(ensemble: Ensemble) -> int:
     """
     widest = max((w.shape[-1] for w in ensemble.members.latents), default=1)
     per_row = PAIR_TEMPORARIES * widest * ensemble.data.x.shape[0] ** 2
-    room = CPU_TEMPORARIES if jax.default_backend() == "cpu" else GPU_TEMPORARIES
+    room = CPU_TEMPORARIES if current().platform == "cpu" else GPU_TEMPORARIES
     return 2 ** int(np.clip(np.log2(room / per_row), 0, 10))
 
 
@@ -265,8 +237,8 @@ def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
     Members are visited by a host loop, not lax.map: inside a loop XLA's CPU backend runs the pair
     sums four times slower.
     """
-    program = _compiled(predict.propagate_rows, ("network",))
-    mix = _compiled(gaussian.mixture)
+    program = compiled(predict.propagate_rows, ("network",))
+    mix = compiled(gaussian.mixture)
     members = jax.device_put([row(ensemble.members, i) for i in range(len(ensemble.weights))])
     data = jax.device_put(ensemble.data)
     means, variances = [], []
@@ -282,7 +254,7 @@ def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def leave_one_out(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
-    moments = _compiled(predict.leave_one_out)(ensemble)
+    moments = compiled(predict.leave_one_out)(ensemble)
     return np.asarray(moments.mean), np.asarray(moments.var)
 
 
@@ -296,7 +268,7 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
     )
     # A stream of its own: the same seed may have trained the emulator.
     keys = split_key(jax.random.fold_in(seed_key(seed), DRAW_STREAM), n_samples)
-    program = _compiled(predict.draw, ("network",))
+    program = compiled(predict.draw, ("network",))
     rows = pad_rows(x, bucket(len(x)))
     draws = [
         program(
@@ -312,22 +284,22 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
 
 
 def extend_chains(
-    net: Network, chains: sem.Chain, data: Data, grown: Data, n_old: int, n_new: int
-) -> sem.Chain:
-    """Stacked chains over the grown data: latents are kept at old rows, and start at their
-    conditional mean given the present imputation at new ones."""
+    net: Network, chains: Sequence[sem.Chain], data: Data, grown: Data, n_old: int, n_new: int
+) -> list[sem.Chain]:
+    """Chains over the grown data: latents are kept at old rows, and start at their conditional
+    mean given the present imputation at new ones."""
     size = grown.x.shape[0]
     new_rows = pad_rows(np.asarray(grown.x)[n_old : n_old + n_new], bucket(max(n_new, 1)))
-    program = _compiled(predict.conditional_mean, ("network",))
-    latents = []
-    for member in build_members(net, chains, data):
-        means = program(network=net, member=member, data=data, x=new_rows)
-        latents.append(
-            tuple(
-                pad_rows(np.concatenate([np.asarray(old)[:n_old], np.asarray(new)[:n_new]]), size)
-                for old, new in zip(member.latents, means, strict=True)
-            )
-        )
-    return dataclasses.replace(
-        chains, imputation=dataclasses.replace(chains.imputation, latents=stack(latents))
-    )
+    program = compiled(predict.conditional_mean, ("network",))
+    members = build_members(net, chains, data)
+    means = [program(network=net, member=member, data=data, x=new_rows) for member in members]
+    grow = lambda old, new: pad_rows(np.concatenate([old[:n_old], new[:n_new]]), size)  # noqa: E731
+    return [
+        _with_latents(chain, to_numpy(jax.tree.map(grow, to_numpy(member.latents), to_numpy(mean))))
+        for chain, member, mean in zip(chains, members, means, strict=True)
+    ]
+
+
+def _with_latents(chain: sem.Chain, latents: Latents) -> sem.Chain:
+    moved = dataclasses.replace(chain.imputation, latents=latents)
+    return dataclasses.replace(chain, imputation=moved)

@@ -25,6 +25,10 @@ class Progress:
             sys.stderr.write("\r" + self.line() + "\x1b[K")
             sys.stderr.flush()
 
+    def skip(self, amount: int) -> None:
+        """What turned out not to be needed."""
+        self._total -= amount
+
     def line(self) -> str:
         share = min(self._done / max(self._total, 1), 1.0)
         filled = round(share * BAR_WIDTH)

@@ -2,6 +2,7 @@
 
 from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import numpy as np
@@ -10,7 +11,7 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from deepemu import _boundary, training
+from deepemu import _boundary, _runtime, training
 from deepemu._progress import wants_progress
 from deepemu.core import impute, sem
 from deepemu.core.network import Data, Network
@@ -40,8 +41,10 @@ from deepemu.validation import (
 )
 
 WIDEST_DEFAULT = 6
-BLOCK = 5
+LONGEST_BLOCK = training.CHECK_EVERY
 STARTING_NUGGET = 1e-3
+ROWS_FOR_A_GPU = 200
+PAIR_TERMS_FOR_A_GPU = 1e9
 SWEEPS: dict[str, impute.Moves] = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
 
 
@@ -49,6 +52,8 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
     """What every emulator does once it has an ensemble: predict, sample, score, grow."""
 
     random_state: Any
+    device: str
+    n_jobs: int | None
 
     @abstractmethod
     def _layers(self, n_inputs: int) -> list[Layer]:
@@ -59,7 +64,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         """Train from scratch."""
 
     @abstractmethod
-    def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
+    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
         """Train on from where chains over fewer rows ended."""
 
     # --- fitting -----------------------------------------------------------------------------
@@ -76,7 +81,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         warn_if_constant(rows)
         scaling = scaling_of(x, rows if _is_noisy(network) else site_means(x, rows))
         sites = _sites(network, scaling, x, rows)
-        with _boundary.float64():
+        with self._training(len(sites.x)):
             data = _packed(sites)
             trained = self._train(network, layers, data, _seed_from(self.random_state))
         self._one_dimensional, self._scaling = outputs.ndim == 1, scaling
@@ -118,7 +123,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         rows_y = np.vstack([self._y_train, outputs])
         sites = _sites(self.ensemble_.network, self._scaling, rows_x, rows_y)
         n_before = len(self._site_data.x)
-        with _boundary.float64():
+        with self._training(len(sites.x)):
             data = _packed(sites)
             chains = _boundary.extend_chains(
                 self.ensemble_.network, self._chains, self.ensemble_.data, data,
@@ -141,7 +146,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         that of a new run, so it includes the nugget.
         """
         x = self._to_core(X)
-        with _boundary.float64():
+        with self._running(len(x) * self._pair_terms() >= PAIR_TERMS_FOR_A_GPU):
             mean, var = _boundary.predict_mixture(self.ensemble_, x)
         mean = self._shape(self._scaling.mean_to_user(mean))
         return (mean, self._shape(self._scaling.std_to_user(np.sqrt(var)))) if return_std else mean
@@ -154,7 +159,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         require_whole("n_samples", n_samples)
         x = self._to_core(X)
         seed = _seed_from(random_state)
-        with _boundary.float64():
+        with self._running(False):
             draws = _boundary.draw_joint(seed, self.ensemble_, x, int(n_samples))
         draws = self._scaling.mean_to_user(draws)
         return np.moveaxis(draws[..., 0] if self._one_dimensional else draws, 0, -1)
@@ -167,7 +172,7 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
         cross-validation for an honest score.
         """
         check_is_fitted(self, "ensemble_")
-        with _boundary.float64():
+        with self._running(False):
             mean, var = _boundary.leave_one_out(self.ensemble_)
         rows = self._site_data.site_of_row
         mean, std = mean[rows], np.sqrt(var[rows])
@@ -175,6 +180,23 @@ class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMe
             self._shape(self._scaling.mean_to_user(mean)),
             self._shape(self._scaling.std_to_user(std)),
         )
+
+    def _training(self, n_rows: int) -> AbstractContextManager[None]:
+        """The device and threads that the constructor asked for, for a fit to ``n_rows``."""
+        runtime = _runtime.choose(self.device, self.n_jobs, n_rows >= ROWS_FOR_A_GPU)
+        return _runtime.running(runtime, _runtime.blas_threads(runtime, self._n_programs(), n_rows))
+
+    def _running(self, worth_a_gpu: bool) -> AbstractContextManager[None]:
+        """The same for work that fills all threads."""
+        return _runtime.running(_runtime.choose(self.device, self.n_jobs, worth_a_gpu))
+
+    def _n_programs(self) -> int:
+        """How many programs training runs side by side."""
+        return 1
+
+    def _pair_terms(self) -> int:
+        """Correlations of pairs of training rows that a prediction of one row adds up."""
+        return len(self.ensemble_.weights) * len(self._site_data.x) ** 2
 
     def _to_core(self, X: ArrayLike) -> np.ndarray:
         check_is_fitted(self, "ensemble_")
@@ -196,6 +218,10 @@ class GP(_Emulator):
         Relative to the scale. A small fixed nugget interpolates; "estimate" models noise.
     random_state : int, RandomState or None
         Seeds the random ones among the starting points of the optimiser.
+    device : {"auto", "cpu", "gpu"}
+        Where to compute; "auto": on a GPU where JAX sees one and the work is large enough to gain.
+    n_jobs : int or None
+        CPU threads to predict with; -1: all cores, None: one.
 
     Examples
     --------
@@ -215,12 +241,16 @@ class GP(_Emulator):
         prior: str | Prior = "reference",
         nugget: float | str = 1e-6,
         random_state: Any = 0,
+        device: str = "auto",
+        n_jobs: int | None = -1,
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
         self.prior = prior
         self.nugget = nugget
         self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
 
     def _layers(self, n_inputs: int) -> list[Layer]:
         return [
@@ -236,9 +266,9 @@ class GP(_Emulator):
         (start,) = _starting_params(network, layers)
         return training.train_single_layer(network, data, start, seed)
 
-    def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
+    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
         network = self.ensemble_.network
-        start = _boundary.row(chains, 0).params[0]
+        start = chains[0].params[0]
         return training.train_single_layer(network, data, start, seed)
 
 
@@ -275,8 +305,18 @@ class DGP(_Emulator):
         Width of the slice bracket in units of the mean accepted angle; ``inf``: the full circle.
     n_scoring : int
         Scoring steps of each maximisation.
+    early_stopping : bool
+        Whether to end training before ``n_iter`` iterations once the chains' paths are stationary.
+        Every 20 iterations, from the 60th on and with four chains or more, the second half of the
+        paths is cut in two. Training ends if from one part to the other the log density rose by
+        less than a standard error over chains, and the squared changes of the parameters, in
+        standard errors, are two or less on average.
     random_state : int, RandomState or None
-        The same integer gives the same emulator.
+        The same integer gives the same emulator, whatever ``n_jobs`` is.
+    device : {"auto", "cpu", "gpu"}
+        Where to compute; "auto": on a GPU where JAX sees one and the work is large enough to gain.
+    n_jobs : int or None
+        CPU threads, for chains in training and test rows in prediction; -1: all cores, None: one.
     verbose : bool or None
         Progress on standard error; ``None``: on a terminal.
     """
@@ -299,7 +339,10 @@ class DGP(_Emulator):
         sweep: str = "node",
         bracket: float = 16.0,
         n_scoring: int = 1,
+        early_stopping: bool = True,
         random_state: Any = 0,
+        device: str = "auto",
+        n_jobs: int | None = -1,
         verbose: bool | None = None,
     ) -> None:
         self.depth = depth
@@ -318,7 +361,10 @@ class DGP(_Emulator):
         self.sweep = sweep
         self.bracket = bracket
         self.n_scoring = n_scoring
+        self.early_stopping = early_stopping
         self.random_state = random_state
+        self.device = device
+        self.n_jobs = n_jobs
         self.verbose = verbose
 
     @classmethod
@@ -342,6 +388,7 @@ class DGP(_Emulator):
             "n_imputations": 50,
             "bracket": float("inf"),
             "n_scoring": 10,
+            "early_stopping": False,
         }
         return cls(**(settings | changes))
 
@@ -359,6 +406,10 @@ class DGP(_Emulator):
         hidden = [Layer(width=width, **common)] * (self.depth - 1)
         return [*hidden, Layer(nugget=self.nugget, **common)]
 
+    def _n_programs(self) -> int:
+        require_whole("n_chains", self.n_chains)
+        return self.n_chains
+
     def _plan(self, n_iter: int) -> Plan:
         for name in ("n_chains", "n_iter", "n_sweeps", "n_imputations", "n_scoring"):
             require_whole(name, getattr(self, name))
@@ -368,13 +419,14 @@ class DGP(_Emulator):
             raise InputError(f"bracket is {self.bracket!r}; it must be a positive number.")
         require_choice(self.sweep, "sweep", tuple(SWEEPS))
         return Plan(
-            sem.Schedule(SWEEPS[self.sweep], BLOCK),
+            sem.Schedule(SWEEPS[self.sweep], LONGEST_BLOCK),
             n_iter,
             float(self.burn_in),
             self.n_sweeps,
             self.n_scoring,
             float(self.bracket),
             self.n_imputations,
+            bool(self.early_stopping),
         )
 
     def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
@@ -385,7 +437,7 @@ class DGP(_Emulator):
         chains = training.start_chains(plan, params, latents, self.n_chains)
         return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
 
-    def _go_on(self, chains: sem.Chain, data: Data, seed: int) -> Trained:
+    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
         """A fifth of the iterations: the chains start where they were."""
         plan = self._plan(max(self.n_iter // 5, 1))
         network = self.ensemble_.network

@@ -1,5 +1,6 @@
 """The host side of training: chains, blocks, averaging, and the ensemble that comes out."""
 
+import time
 import warnings
 from dataclasses import dataclass
 
@@ -15,6 +16,11 @@ from deepemu.errors import InterruptedFitWarning, NumericalError
 
 BURN_STEPS = 4
 THIN_STEPS = 2
+BLOCK_SECONDS = 0.5
+CHECK_EVERY = 20
+FEWEST_ITERATIONS = 60
+FEWEST_CHAINS = 4
+LARGEST_DRIFT = 2.0
 GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
 GP_SCOUT_STEPS = 15
 GP_STEPS = 200
@@ -32,17 +38,18 @@ class Plan:
     n_scoring: int
     bracket: float
     n_imputations: int
+    stops_early: bool
 
 
 @dataclass(frozen=True)
 class Trained:
-    """An ensemble, the stacked chains it came from (to go on from), and their traces.
+    """An ensemble, the chains it came from (to go on from), and their traces.
 
     ``trace`` has leading axes (chains, iterations).
     """
 
     ensemble: Ensemble
-    chains: sem.Chain
+    chains: list[sem.Chain]
     trace: sem.Trace
 
 
@@ -82,17 +89,16 @@ def _resize_columns(values: np.ndarray, width: int) -> np.ndarray:
     return (scores - scores.min(axis=0)) / np.where(span > 0, span, 1.0)
 
 
-def start_chains(plan: Plan, params: Params, latents: Latents, n_chains: int) -> sem.Chain:
-    """Equal chains, stacked; their keys will make them differ."""
-    chain = sem.Chain(params, impute.start(latents, plan.bracket))
-    return _boundary.stack([chain] * n_chains)
+def start_chains(plan: Plan, params: Params, latents: Latents, n_chains: int) -> list[sem.Chain]:
+    """Equal chains; their keys will make them differ."""
+    return [sem.Chain(params, impute.start(latents, plan.bracket))] * n_chains
 
 
 def train(
     seed: int,
     network: Network,
     plan: Plan,
-    chains: sem.Chain,
+    chains: list[sem.Chain],
     data: Data,
     show_progress: bool,
 ) -> Trained:
@@ -100,30 +106,92 @@ def train(
 
     A Ctrl-C ends training after the current block, and the ensemble is built from what is there.
     """
-    n_chains = chains.imputation.evaluations.shape[0]
     key_train, key_keep = _boundary.split_key(_boundary.seed_key(seed), 2)
-    keys = _boundary.split_key(key_train, n_chains)
+    keys = _boundary.split_key(key_train, len(chains))
     effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.bracket, True)
-    traces: list[sem.Trace] = []
     steps = plan.n_iter + plan.n_imputations
+    blocks = Blocks(plan)
     with (
         deferred_interrupt() as interrupt,
-        Progress("training", steps * n_chains, show_progress) as progress,
+        Progress("training", steps * len(chains), show_progress) as progress,
     ):
-        for first in range(0, plan.n_iter, plan.schedule.block):
-            n_now = min(plan.schedule.block, plan.n_iter - first)
+        while blocks.n_next and not interrupt.requested:
+            began = time.monotonic()
             chains, trace = _boundary.train_block(
-                keys, network, plan.schedule, effort, chains, data, first, n_now,
+                keys, network, plan.schedule, effort, chains, data, blocks.n_done, blocks.n_next,
                 progress.advance,
             )  # fmt: skip
-            traces.append(trace)
-            if interrupt.requested and first + n_now < plan.n_iter:
-                _warn_interrupted(f"{first + n_now} of {plan.n_iter} iterations")
-                break
-        trace = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *traces)
-        _require_finite(trace.log_density)
-        chains = _average_late(plan, chains, trace)
-        return _impute(key_keep, network, plan, chains, data, trace, progress, interrupt)
+            blocks.add(trace, time.monotonic() - began)
+        _require_finite(blocks.trace.log_density)
+        chains = _average_late(plan, chains, blocks.trace)
+        if blocks.n_next:
+            _warn_interrupted(f"{blocks.n_done} of {plan.n_iter} iterations")
+            interrupt.requested = False
+        progress.skip((plan.n_iter - blocks.n_done) * len(chains))
+        return _impute(key_keep, network, plan, chains, data, blocks.trace, progress, interrupt)
+
+
+class Blocks:
+    """The cut of training into blocks, and its end.
+
+    A block is long enough to hide the cost of a call and short enough to wait for after a Ctrl-C.
+    Where blocks are cut changes no number: draws and the checks of `has_settled` belong to an
+    iteration.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._traces: list[sem.Trace] = []
+        self._length = 1
+        self._settled = False
+        self.n_done = 0
+
+    @property
+    def n_next(self) -> int:
+        """Iterations of the next block; zero at the end of training."""
+        if self._settled:
+            return 0
+        until_check = CHECK_EVERY - self.n_done % CHECK_EVERY
+        return min(self._length, until_check, self._plan.n_iter - self.n_done)
+
+    @property
+    def trace(self) -> sem.Trace:
+        return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *self._traces)
+
+    def add(self, trace: sem.Trace, seconds: float) -> None:
+        self._traces.append(trace)
+        n_iterations = trace.log_density.shape[1]
+        self.n_done += n_iterations
+        wanted = n_iterations * BLOCK_SECONDS / max(seconds, 1e-6)
+        self._length = int(np.clip(wanted, 1, 2 * self._length))
+        if self._plan.stops_early and self.n_done % CHECK_EVERY == 0:
+            self._settled = has_settled(self.trace)
+
+
+def has_settled(trace: sem.Trace) -> bool:
+    """Whether the chains' paths have become stationary, after `FEWEST_ITERATIONS` or more.
+
+    The second half of the iterations is cut in two, and each path's drift between the two parts is
+    measured in standard errors over chains. Training has settled if the log density rose by less
+    than one standard error and the parameters' squared drifts are `LARGEST_DRIFT` or less on
+    average. They are (K − 1)/(K − 3) for K chains that went nowhere, so K must be more than three.
+    """
+    n_chains, n_done = trace.log_density.shape
+    if n_chains < FEWEST_CHAINS or n_done < FEWEST_ITERATIONS:
+        return False
+    drifts = np.concatenate([_drifts(path) for path in jax.tree.leaves(trace.params)])
+    rise = _drifts(np.asarray(trace.log_density))
+    return bool(np.all(rise < 1.0) and np.mean(drifts**2) <= LARGEST_DRIFT)
+
+
+def _drifts(path: np.ndarray) -> np.ndarray:
+    """Mean change of paths (chains, iterations, …) in their second half, in standard errors."""
+    n = path.shape[1]
+    change = path[:, 3 * n // 4 :].mean(axis=1) - path[:, n // 2 : 3 * n // 4].mean(axis=1)
+    change = change.reshape(len(change), -1)
+    error = change.std(axis=0, ddof=1) / np.sqrt(len(change))
+    moves = error > 0  # a parameter that is held does not
+    return change.mean(axis=0)[moves] / error[moves]
 
 
 def _warn_interrupted(done: str) -> None:
@@ -135,19 +203,21 @@ def _warn_interrupted(done: str) -> None:
     )
 
 
-def _average_late(plan: Plan, chains: sem.Chain, trace: sem.Trace) -> sem.Chain:
+def _average_late(plan: Plan, chains: list[sem.Chain], trace: sem.Trace) -> list[sem.Chain]:
     """Each chain with its parameters averaged over the iterations after burn-in."""
     n_done = trace.log_density.shape[1]
     burn = min(int(plan.burn_in * n_done), n_done - 1)
-    kept = jax.tree.map(lambda path: path[:, burn:], trace.params)
-    return sem.Chain(_boundary.average(kept), chains.imputation)
+    averages = _boundary.average(jax.tree.map(lambda path: path[:, burn:], trace.params))
+    return [
+        sem.Chain(_boundary.row(averages, k), chain.imputation) for k, chain in enumerate(chains)
+    ]
 
 
 def _impute(
     key: jax.Array,
     network: Network,
     plan: Plan,
-    chains: sem.Chain,
+    chains: list[sem.Chain],
     data: Data,
     trace: sem.Trace,
     progress: Progress,
@@ -158,25 +228,23 @@ def _impute(
     The training program serves with no scoring steps. Imputations are two I-steps' sweeps apart,
     after four more for the averaged parameters to take hold. A Ctrl-C keeps those that are there.
     """
-    n_chains, n_done = trace.log_density.shape
-    trained_in_full = n_done == plan.n_iter
     draws: list[list[Member]] = []
     for index in range(plan.n_imputations):
         n_steps = THIN_STEPS + (BURN_STEPS if index == 0 else 0)
         effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
-        keys = _boundary.split_key(jax.random.fold_in(key, index), n_chains)
+        keys = _boundary.split_key(jax.random.fold_in(key, index), len(chains))
         chains, _ = _boundary.train_block(
             keys, network, plan.schedule, effort, chains, data, 0, 1, progress.advance
         )
         draws.append(_boundary.build_members(network, chains, data))
-        if interrupt.requested and trained_in_full and index + 1 < plan.n_imputations:
+        if interrupt.requested and index + 1 < plan.n_imputations:
             _warn_interrupted(f"{index + 1} of {plan.n_imputations} imputations")
             break
     members = [member for of_chain in zip(*draws, strict=True) for member in of_chain]
     weights = _boundary.array(np.full(len(members), 1.0 / len(members)))
     ensemble = _boundary.to_numpy(Ensemble(network, data, _boundary.stack(members), weights))
     _require_finite(ensemble.members.factors[-1].alpha)
-    return Trained(ensemble, _boundary.to_numpy(chains), trace)
+    return Trained(ensemble, [_boundary.to_numpy(chain) for chain in chains], trace)
 
 
 def _require_finite(values: jax.Array) -> None:
@@ -198,8 +266,8 @@ def train_single_layer(network: Network, data: Data, params: LayerParams, seed: 
     _require_finite(trace.log_density)
     member = _boundary.build_member(network, (fitted,), (), data)
     ensemble = Ensemble(network, data, _boundary.stack([member]), _boundary.array(np.ones(1)))
-    chain = _boundary.stack([sem.Chain((fitted,), impute.start((), 1.0))])
-    return Trained(_boundary.to_numpy(ensemble), chain, trace)
+    chain = _boundary.to_numpy(sem.Chain((fitted,), impute.start((), 1.0)))
+    return Trained(_boundary.to_numpy(ensemble), [chain], trace)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:

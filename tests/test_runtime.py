@@ -1,0 +1,117 @@
+"""Devices, threads and precision: what a scope sets, and that it is put back."""
+
+import os
+import threading
+
+import jax
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_info
+
+from deepemu import DGP, GP, InputError, _runtime
+from deepemu._runtime import Runtime
+
+
+def blas_threads():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+
+def test_a_scope_sets_everything_and_puts_it_back():
+    before = (blas_threads(), jax.config.jax_enable_x64, _runtime.current())
+    with _runtime.running(Runtime("cpu", 3)):
+        assert blas_threads() == {1}
+        assert jax.config.jax_enable_x64
+        assert _runtime.current() == Runtime("cpu", 3)
+        assert jax.numpy.zeros(1).devices() == {jax.local_devices(backend="cpu")[0]}
+    assert (blas_threads(), jax.config.jax_enable_x64, _runtime.current()) == before
+
+
+def test_tasks_run_in_threads_of_the_same_scope():
+    seen = set()
+    barrier = threading.Barrier(3, timeout=30)
+
+    def task():
+        barrier.wait()  # all three are there at once
+        seen.add(threading.get_ident())
+        return jax.config.jax_enable_x64, _runtime.current().platform
+
+    with _runtime.running(Runtime("cpu", 3)):
+        results = dict(_runtime.in_threads([task] * 3))
+    assert results == dict.fromkeys(range(3), (True, "cpu"))
+    assert len(seen) == 3
+
+
+def test_one_thread_runs_tasks_in_order():
+    with _runtime.running(Runtime("cpu", 1)):
+        assert list(_runtime.in_threads([lambda k=k: k for k in range(4)])) == [
+            (0, 0), (1, 1), (2, 2), (3, 3),
+        ]  # fmt: skip
+
+
+def test_an_error_in_a_thread_reaches_the_caller():
+    def fail():
+        raise ZeroDivisionError
+
+    with _runtime.running(Runtime("cpu", 2)), pytest.raises(ZeroDivisionError):
+        list(_runtime.in_threads([fail, fail]))
+
+
+def test_threads_compile_a_program_once():
+    count = []
+
+    def listen(event, duration, **_):
+        count.append(event == "/jax/core/compile/backend_compile_duration")
+
+    def program(x):
+        return x * 3.5 + x.shape[0]
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        with _runtime.running(Runtime("cpu", 4)):
+            run = _runtime.compiled(program)
+            x = np.ones(311)
+            before = sum(count)
+            dict(_runtime.in_threads([lambda: run(x)] * 8))
+            assert sum(count) - before == 1
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize(
+    ("threads", "programs", "rows", "expected"),
+    [(8, 1, 2000, 8), (8, 4, 2000, 2), (8, 8, 2000, 1), (2, 8, 2000, 1), (8, 1, 100, 1)],
+)
+def test_lapack_gets_the_cores_that_programs_leave(threads, programs, rows, expected):
+    assert _runtime.blas_threads(Runtime("cpu", threads), programs, rows) == expected
+
+
+@pytest.mark.parametrize("device", ["tpu", "GPU", None])
+def test_unknown_devices_are_named(device):
+    with pytest.raises(InputError, match=r"device is .*; it must be one of auto, cpu, gpu\."):
+        GP(device=device).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.skipif(_runtime.has("gpu"), reason="there is a GPU")
+def test_a_gpu_that_is_not_there():
+    with pytest.raises(InputError, match="JAX sees no GPU here; .* pass device='cpu'"):
+        GP(device="gpu").fit([[0.0], [1.0]], [0.0, 1.0])
+    assert _runtime.choose("auto", 1, worth_a_gpu=True) == Runtime("cpu", 1)
+
+
+def test_all_cores_are_used_unless_told_otherwise():
+    assert _runtime.choose("cpu", -1, False).threads >= len(os.sched_getaffinity(0)) / 2
+    assert _runtime.choose("cpu", None, False).threads == 1
+    assert _runtime.choose("cpu", 3, False).threads == 3
+
+
+def test_threads_change_no_number(rng):
+    x = rng.random((12, 2))
+    y = np.sin(5 * x[:, 0]) + x[:, 1]
+    settings = {"n_chains": 3, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2}
+    one, many = (DGP(**settings, n_jobs=n).fit(x, y) for n in (1, 3))
+    for name, path in one.trace_.items():
+        jax.tree.map(np.testing.assert_array_equal, path, many.trace_[name])
+    at = rng.random((70, 2))
+    np.testing.assert_array_equal(
+        one.predict(at, return_std=True), many.predict(at, return_std=True)
+    )
