@@ -75,10 +75,11 @@ def test_stacks_and_their_rows_are_inverse():
 
 def test_chunks_cover_all_rows_in_order():
     x = np.arange(10.0)[:, None]
-    parts = [(n, np.asarray(rows)) for n, rows in _boundary._chunks(x, 4)]
-    assert [n for n, _ in parts] == [4, 4, 2]
-    assert all(rows.shape == (4, 1) for _, rows in parts)
-    np.testing.assert_array_equal(np.concatenate([rows[:n] for n, rows in parts]), x)
+    chunks = _boundary._chunks(x, (2, 3))
+    assert [int(n) for n, _ in chunks] == [2, 2]
+    assert all(rows.shape == (2, 3, 1) for _, rows in chunks)
+    np.testing.assert_array_equal(_boundary._rows([rows for _, rows in chunks], 10), x)
+    assert [int(n) for n, _ in _boundary._chunks(x[:7], (2, 3))] == [2, 1]
 
 
 def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
@@ -86,9 +87,13 @@ def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
     emulator = GP().fit(x, np.sin(5 * x[:, 0]) + x[:, 1])
     at = rng.random((11, 2))
     whole = emulator.predict(at, return_std=True)
-    monkeypatch.setattr(_boundary, "CPU_TEMPORARIES", 4 * 88 * 16**2)
-    assert _boundary._chunk_rows(emulator.ensemble_) == 4
+    monkeypatch.setattr(_boundary, "CPU_BLOCKS", (2, 3))
     np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-9)
+
+
+def test_shares_are_those_of_a_running_mean():
+    weights = np.array([0.0, 0.25, 0.0, 0.75])
+    np.testing.assert_allclose(_boundary._shares(weights), [0.0, 1.0, 0.0, 0.75])
 
 
 def test_unknown_compiler_options_are_left_out(monkeypatch):

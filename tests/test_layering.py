@@ -25,6 +25,7 @@ ORDER = (
     "core.linalg",
     "core.moments",
     "core.kernels",
+    "core.pairs",
     "core.priors",
     "core.dense",
     "core.vecchia",

@@ -146,7 +146,7 @@ def test_progress_is_shown_when_asked_for(problem, capsys):
     written = capsys.readouterr()
     assert written.out == ""
     assert "training █" in written.err
-    assert " 36%" in written.err  # 5 of 14: 5 iterations and 2 imputations of two chains
+    assert " 43%" in written.err  # 6 of 14: 5 iterations and 2 imputations of two chains
     assert "100%" in written.err
     assert written.err.endswith("\n")
 

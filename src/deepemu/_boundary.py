@@ -6,7 +6,7 @@ are compiled once per network, bucket of rows and device, and kept for the life 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -15,7 +15,8 @@ import numpy as np
 
 from deepemu._runtime import compiled, current, in_threads
 from deepemu._types import Array
-from deepemu.core import gaussian, impute, network, predict, sem
+from deepemu.core import impute, network, predict, sem
+from deepemu.core.gaussian import Gaussian
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
 from deepemu.core.predict import Ensemble, Member
 
@@ -24,10 +25,10 @@ T = TypeVar("T")
 SMALLEST_BUCKET = 16
 DRAW_STREAM = 1
 
-# Prediction holds about eleven n×n matrices of doubles per test row and uncertain column.
-PAIR_TEMPORARIES = 11 * 8
-CPU_TEMPORARIES = 26e6
-GPU_TEMPORARIES = 4e9
+# Test rows in work together: the values of one tile of pairs at them stay in a CPU's second-level
+# cache, and keep a GPU busy. A program takes many blocks, and runs those that hold true rows.
+CPU_BLOCKS = (32, 32)
+GPU_BLOCKS = (8, 2048)
 
 
 def bucket(n_rows: int) -> int:
@@ -149,8 +150,8 @@ def stack(trees: Sequence[T]) -> T:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def row(tree: T, index: int) -> T:
-    """One of a stack of trees."""
+def row(tree: T, index: int | slice) -> T:
+    """One of a stack of trees, or some of them."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 
@@ -213,44 +214,64 @@ def _fit_single_layer(
 # --- prediction ------------------------------------------------------------------------------
 
 
-def _chunk_rows(ensemble: Ensemble) -> int:
-    """Test rows per call, a power of two: the pair sums' temporaries stay near 20 MB.
-
-    Beyond 32 MB glibc returns the memory after each call, and page faults take most of the time.
-    """
-    widest = max((w.shape[-1] for w in ensemble.members.latents), default=1)
-    per_row = PAIR_TEMPORARIES * widest * ensemble.data.x.shape[0] ** 2
-    room = CPU_TEMPORARIES if current().platform == "cpu" else GPU_TEMPORARIES
-    return 2 ** int(np.clip(np.log2(room / per_row), 0, 10))
+def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[Array, Array]]:
+    """Chunks (blocks, rows, d) of padded rows, with the number of blocks that hold true rows."""
+    n_blocks, n_rows = blocks
+    size = n_blocks * n_rows
+    padded = pad_rows(x, -(-x.shape[0] // size) * size).reshape(-1, n_blocks, n_rows, x.shape[1])
+    used = [min(n_blocks, -(-(x.shape[0] - first) // n_rows)) for first in range(0, len(x), size)]
+    return [(jnp.asarray(n), chunk) for n, chunk in zip(used, padded, strict=True)]
 
 
-def _chunks(x: np.ndarray, size: int) -> Iterator[tuple[int, Array]]:
-    """Rows in chunks of one size, the last one padded, with the number of true rows."""
-    for first in range(0, x.shape[0], size):
-        rows = x[first : first + size]
-        yield rows.shape[0], pad_rows(rows, size)
+def _shares(weights: np.ndarray) -> np.ndarray:
+    """Each weight over the sum of those up to it; zero for a weight of zero."""
+    return weights / np.maximum(np.cumsum(weights), np.finfo(float).tiny)
 
 
 def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mixture mean and variance (m, q) over all members at scaled inputs (m, d).
 
-    Members are visited by a host loop, not lax.map: inside a loop XLA's CPU backend runs the pair
-    sums four times slower.
+    Members come one by one and are mixed in, so that memory holds one member and one mixture. On a
+    GPU they are there at once, and a program takes a chunk through all of them.
     """
-    program = compiled(predict.propagate_rows, ("network",))
-    mix = compiled(gaussian.mixture)
-    members = jax.device_put([row(ensemble.members, i) for i in range(len(ensemble.weights))])
-    data = jax.device_put(ensemble.data)
-    means, variances = [], []
-    for n_true, rows in _chunks(x, _chunk_rows(ensemble)):
-        each = [
-            program(network=ensemble.network, member=member, data=data, x=rows)
-            for member in members
+    blocks = CPU_BLOCKS if current().platform == "cpu" else GPU_BLOCKS
+    pieces = _pieces(x, current().threads, blocks[1])
+    tasks = [functools.partial(_predict_piece, ensemble, piece, blocks) for piece in pieces]
+    moments = [piece for _, piece in sorted(in_threads(tasks), key=lambda each: each[0])]
+    mean, var = (np.concatenate(each) for each in zip(*moments, strict=True))
+    return mean, var
+
+
+def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
+    """x in at most ``n_pieces`` parts of whole blocks of ``n_rows``, so that the cut changes no
+    number."""
+    n_blocks = -(-len(x) // n_rows)
+    cuts = np.arange(1, n_pieces) * n_blocks // n_pieces * n_rows
+    return [piece for piece in np.split(x, cuts) if len(piece)]
+
+
+def _predict_piece(
+    ensemble: Ensemble, x: np.ndarray, blocks: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    chunks = _chunks(x, blocks)
+    shares = _shares(np.asarray(ensemble.weights))
+    at_once = 1 if current().platform == "cpu" else len(shares)
+    data, nothing = jax.device_put(ensemble.data), jnp.zeros((*blocks, ensemble.network.n_outputs))
+    mixed = [Gaussian(nothing, nothing)] * len(chunks)
+    program = compiled(predict.mix_in, ("network",))
+    for first in range(0, len(shares), at_once):
+        some = slice(first, first + at_once)
+        members, share = jax.device_put((row(ensemble.members, some), shares[some]))
+        mixed = [
+            program(ensemble.network, members, share, data, rows, n_blocks, before)
+            for (n_blocks, rows), before in zip(chunks, mixed, strict=True)
         ]
-        mixed = mix(stack(each), ensemble.weights)
-        means.append(np.asarray(mixed.mean)[:n_true])
-        variances.append(np.asarray(mixed.var)[:n_true])
-    return np.concatenate(means), np.concatenate(variances)
+    return _rows([each.mean for each in mixed], len(x)), _rows([each.var for each in mixed], len(x))
+
+
+def _rows(chunks: Sequence[Array], n_rows: int) -> np.ndarray:
+    """The true rows of chunks (blocks, m, q), (n_rows, q)."""
+    return np.concatenate([np.asarray(c).reshape(-1, c.shape[-1]) for c in chunks])[:n_rows]
 
 
 def leave_one_out(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,16 @@ from deepemu.core.gaussian import Gaussian
 
 factorise = jax.jit(dense.factorise)
 predict = jax.jit(dense.predict)
+
+
+@jax.jit
+def predict_linked(node, factor, inputs, at):
+    """Moments at one test point whose first columns are uncertain."""
+    link = dense.link(node, factor, inputs, at.uncertain.mean.shape[0])
+    rows = jax.tree.map(lambda values: values[None], at)
+    return jax.tree.map(lambda m: m[0], dense.predict_linked(node, link, inputs, rows))
+
+
 leave_one_out = jax.jit(dense.leave_one_out)
 draw_posterior = jax.jit(jax.vmap(dense.draw_posterior, in_axes=(None, None, None, None, 0)))
 draw_prior = jax.jit(jax.vmap(dense.draw_prior, in_axes=(None, None, None, 0)))
@@ -200,26 +210,22 @@ def test_posterior_draws_are_finite_where_the_posterior_is_degenerate(kernel):
     np.testing.assert_allclose(draws, np.sin(3 * np.tile(at.T, (4, 1))), atol=2e-3)
 
 
-def no_uncertain_columns(at):
-    return Inputs(Gaussian(jnp.zeros(0), jnp.zeros(0)), jnp.asarray(at))
-
-
 def test_prediction_at_known_inputs(rng, process, rows):
     at = rng.uniform(size=(5, 3))
     sites, means, counted = reduced(*rows)
     node = node_of(process)
     factor = factorise(node, sites, means, counted)
     mean, covariance = process.predict(*rows, at)
-    moments = [predict(node, factor, sites, no_uncertain_columns(row)) for row in at]
-    np.testing.assert_allclose([m.mean for m in moments], mean, rtol=1e-10)
-    np.testing.assert_allclose([m.var for m in moments], np.diag(covariance), rtol=1e-10)
+    moments = predict(node, factor, sites, at)
+    np.testing.assert_allclose(moments.mean, mean, rtol=1e-10)
+    np.testing.assert_allclose(moments.var, np.diag(covariance), rtol=1e-10)
 
 
 @pytest.mark.parametrize("n_uncertain", [2, 3])
 def test_prediction_at_uncertain_inputs_against_monte_carlo(rng, process, x, y, n_uncertain):
     mean, var = rng.uniform(size=3)[:n_uncertain], np.array([0.02, 0.3, 0.1])[:n_uncertain]
     known, node = rng.uniform(size=3 - n_uncertain), node_of(process)
-    stated = predict(
+    stated = predict_linked(
         node, factorise(node, x, y, once(9)), x,
         Inputs(Gaussian(jnp.asarray(mean), jnp.asarray(var)), jnp.asarray(known)),
     )  # fmt: skip
@@ -236,12 +242,12 @@ def test_inputs_of_variance_zero_are_known(rng, process, x, y):
     """The sums over pairs lose a few digits that the form for known inputs keeps."""
     at, node = rng.uniform(size=3), node_of(process)
     factor = factorise(node, x, y, once(9))
-    expected = predict(node, factor, x, no_uncertain_columns(at))
+    expected = predict(node, factor, x, at[None])
     for n_uncertain in (2, 3):
         certain = Gaussian(jnp.asarray(at[:n_uncertain]), jnp.zeros(n_uncertain))
-        moments = predict(node, factor, x, Inputs(certain, jnp.asarray(at[n_uncertain:])))
-        np.testing.assert_allclose(moments.mean, expected.mean, rtol=1e-10)
-        np.testing.assert_allclose(moments.var, expected.var, rtol=1e-9)
+        moments = predict_linked(node, factor, x, Inputs(certain, jnp.asarray(at[n_uncertain:])))
+        np.testing.assert_allclose(moments.mean, expected.mean[0], rtol=1e-10)
+        np.testing.assert_allclose(moments.var, expected.var[0], rtol=1e-9)
 
 
 def test_variance_is_never_below_the_nugget(process, x):
@@ -249,11 +255,10 @@ def test_variance_is_never_below_the_nugget(process, x):
     small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
     node = node_of(small)
     factor = factorise(node, x, np.sin(x[:, 0]), once(9))
-    for certain in (0, 2):
-        inputs = Inputs(
-            Gaussian(jnp.asarray(x[0, :certain]), jnp.zeros(certain)), jnp.asarray(x[0, certain:])
-        )
-        assert predict(node, factor, x, inputs).var >= small.scale * small.nugget
+    floor = small.scale * small.nugget
+    assert predict(node, factor, x, x[:1]).var[0] >= floor
+    certain = Gaussian(jnp.asarray(x[0, :2]), jnp.zeros(2))
+    assert predict_linked(node, factor, x, Inputs(certain, jnp.asarray(x[0, 2:]))).var >= floor
 
 
 # --- leave-one-out ---------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import kernels
+from deepemu.core import kernels, pairs
 
 NAMES = ["squared_exponential", "matern52", "matern32"]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -71,12 +71,42 @@ def relative_error(value, log_reference):
 
 
 correlation_matrix = jax.jit(kernels.correlation_matrix, static_argnums=0)
-expectation_vector = jax.jit(kernels.expectation_vector, static_argnums=0)
-pair_expectation_matrix = jax.jit(kernels.pair_expectation_matrix, static_argnums=0)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def expectation_vector(kernel, w, mean, var, inverse):
+    delta, scaled = kernels.scaled(w, mean[None], var[None], inverse)
+    return kernels.expectation_matrix(kernel, delta, scaled)[:, 0]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pair_expectation_matrix(kernel, w, mean, var, inverse):
+    """Each J_ij as the sum over pairs whose only weight is that of i and j."""
+    delta, scaled = kernels.scaled(w, mean[None], var[None], inverse)
+
+    def entry(weights):
+        tiles = pairs.tiled(kernel, 0.5 * (weights + weights.T), w * inverse[None])
+        return pairs.expected_sum(kernel, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
+
+    n = len(w)
+    return jax.lax.map(entry, jnp.eye(n * n).reshape(n * n, n, n)).reshape(n, n)
+
+
+def pair_expectation(kernel, delta_i, delta_j, var):
+    """Elementwise J, in the first form that suits each variance."""
+    delta_i, delta_j, var = (a[None] for a in (delta_i, delta_j, var))
+    gap, values = delta_j - delta_i, []
+    for form in kernel.pair_forms():
+        i, j = (form.features(delta, var) for delta in (delta_i, delta_j))
+        values.append(form.common(var) * form.product(i, j, gap))
+    narrow = jax.vmap(kernel.pair_forms()[0].suits)(var[0])
+    return jnp.where(narrow, values[0], values[-1]), kernel.pair_decay(gap[0])
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _compiled(kernel, method, *arguments):
+    if method == "pair_expectation":
+        return kernels.combine(*pair_expectation(kernel, *arguments))
     return kernels.combine(*getattr(kernel, method)(*arguments))
 
 
@@ -262,11 +292,24 @@ def test_extremes_are_finite_and_in_the_unit_interval(kernel):
         assert np.all((value >= 0.0) & (value <= 1.0 + 1e-14))
 
 
-def test_features_are_computed_per_point_not_per_pair():
-    """The pair stage of a Matern kernel has no transcendental function but the final exp."""
-    features = jax.eval_shape(kernels.Matern52().pair_features, jnp.ones(3), jnp.ones(3))
-    pairs = jax.make_jaxpr(kernels.Matern52().pair_from_features)(features, features)
-    assert not {"exp", "erfc", "log", "div", "sqrt"} & {e.primitive.name for e in pairs.eqns}
+@pytest.mark.parametrize("form", kernels.Matern52().pair_forms())
+def test_features_are_computed_per_point_not_per_pair(form):
+    """What is done per pair for a Matern kernel has no transcendental function."""
+    features = jax.eval_shape(form.features, jnp.ones((1, 3)), jnp.ones((1, 3)))
+    per_pair = jax.make_jaxpr(form.product)(features, features, jnp.ones((1, 3)))
+    assert not {"exp", "erfc", "log", "div", "sqrt"} & {e.primitive.name for e in per_pair.eqns}
+
+
+def test_both_forms_of_a_matern_pair_agree_where_they_meet():
+    rng = np.random.default_rng(9)
+    delta = rng.normal(size=(2, 1, 2000)) * 10 ** rng.uniform(-6, 1, (1, 2000))
+    var = jnp.full((1, 2000), kernels._NARROW)
+    for kernel in (kernels.Matern52(), kernels.Matern32()):
+        narrow, wide = (
+            form.product(*(form.features(d, var) for d in delta), delta[1] - delta[0])
+            for form in kernel.pair_forms()
+        )
+        np.testing.assert_allclose(narrow, wide, rtol=1e-10)
 
 
 def test_kernels_are_static_arguments(name, kernel):

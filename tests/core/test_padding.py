@@ -49,14 +49,13 @@ def everything(node, inputs, target, sites, at):
     """All that a node is asked, but what leads with rows."""
     factor = dense.factorise(node, inputs, target, sites)
     lower = linalg.cholesky(dense.correlation(node, inputs, sites))
-    uncertain = Inputs(Gaussian(at[:2], jnp.array([0.1, 0.0])), at[2:])
-    known = Inputs(Gaussian(at[:0], at[:0]), at)
+    uncertain = Inputs(Gaussian(at[None, :2], jnp.array([[0.1, 0.0]])), at[None, 2:])
     return (
         dense.log_density(lower, target, node.scale, node.nugget, sites),
         dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
-        dense.predict(node, factor, inputs, known),
-        dense.predict(node, factor, inputs, uncertain),
+        dense.predict(node, factor, inputs, at[None]),
+        dense.predict_linked(node, dense.link(node, factor, inputs, 2), inputs, uncertain),
         dense.posterior_mean(node, factor, inputs, jnp.stack([at, at + 0.1])),
         dense.draw_posterior(
             node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])
@@ -196,7 +195,7 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
 def predicted(chain, data, at):
     member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
     return (
-        predict.propagate_rows(NETWORK, member, data, at),
+        predict.propagate(NETWORK, member, data, at),
         predict.draw(jax.random.key(5), NETWORK, member, data, at),
         predict.conditional_mean(NETWORK, member, data, at),
     )

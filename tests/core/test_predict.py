@@ -16,7 +16,7 @@ from deepemu.core.priors import Independent
 
 N_ROWS = 8
 build_member = jax.jit(predict.build_member, static_argnums=0)
-propagate_rows = jax.jit(predict.propagate_rows, static_argnums=0)
+propagate = jax.jit(predict.propagate, static_argnums=0)
 conditional_mean = jax.jit(predict.conditional_mean, static_argnums=0)
 leave_one_out = jax.jit(predict.leave_one_out)
 
@@ -93,7 +93,7 @@ def at(rng):
 
 def test_one_layer_is_a_gaussian_process(x, y, at):
     nodes = layer("matern32", [0.5, 0.8], [INF, 0.4])
-    moments = propagate_rows(*fit([nodes], x, y, []), at)
+    moments = propagate(*fit([nodes], x, y, []), at)
     for p, process in enumerate(nodes):
         mean, covariance = process.predict(x, y[:, p], at)
         np.testing.assert_allclose(moments.mean[:, p], mean, rtol=1e-10)
@@ -104,7 +104,7 @@ def test_one_layer_is_a_gaussian_process(x, y, at):
 def test_two_layers_against_monte_carlo_through_the_hidden_layer(rng, x, y, latents, at, link):
     """Exact but for sampling error: given x the hidden outputs are independent normals."""
     hidden, w, n_draws = HIDDEN, latents[0], 200_000
-    moments = propagate_rows(*fit([hidden, LINKED[link]], x, y, [w]), at)
+    moments = propagate(*fit([hidden, LINKED[link]], x, y, [w]), at)
     for row, point in enumerate(at):
         drawn = []
         for p, process in enumerate(hidden):
@@ -124,7 +124,7 @@ def test_three_layers_match_moments_layer_by_layer(x, y, latents, at):
     """By quadrature over the normals that stand for each hidden layer."""
     first, second = HIDDEN, layer("squared_exponential", [1.2, 0.9], [INF, 1.0])
     last = layer("squared_exponential", [0.9, 1.4, 1.0, INF], [1.0, INF, INF, 1.1])
-    moments = propagate_rows(*fit([first, second, last], x, y, latents), at)
+    moments = propagate(*fit([first, second, last], x, y, latents), at)
     nothing = np.zeros(0)
     for row, point in enumerate(at):
         mean, var = np.array(
@@ -153,7 +153,7 @@ def test_three_layers_match_moments_layer_by_layer(x, y, latents, at):
 def test_draws_have_the_stated_moments(x, y, latents, at):
     fitted = fit([HIDDEN, LINKED["connected"]], x, y, latents[:1])
     drawn = np.asarray(draws(jax.random.key(0), *fitted, at[:2], 30_000))
-    moments = propagate_rows(*fitted, at[:2])
+    moments = propagate(*fitted, at[:2])
     assert np.abs(oracles.in_standard_errors(drawn, moments.mean)).max() < 5
     squares = (drawn - np.asarray(moments.mean)) ** 2
     assert np.abs(oracles.in_standard_errors(squares, moments.var)).max() < 5

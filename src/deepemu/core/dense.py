@@ -12,9 +12,10 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import kernels, linalg
+from deepemu.core import kernels, linalg, pairs
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.kernels import Kernel
+from deepemu.core.pairs import Pairs
 
 LOG_2PI = 1.8378770664093453
 SMALLEST_SCALE = 1e-12
@@ -57,7 +58,7 @@ class Sites:
 
 @record
 class Inputs:
-    """Inputs of a node at one test point: uncertain columns first, then known ones."""
+    """Inputs of a node at m test points: uncertain columns first, then known ones, (m, columns)."""
 
     uncertain: Gaussian
     known: Array
@@ -69,6 +70,14 @@ class Factor:
 
     inverse_cholesky: Array
     alpha: Array
+
+
+@record
+class Link:
+    """What prediction at uncertain inputs needs: α, and A = ααᵀ − σ²R⁻¹ as weights of pairs."""
+
+    alpha: Array
+    pairs: Pairs
 
 
 # --- correlation matrix and density ----------------------------------------------------------
@@ -221,40 +230,40 @@ def factorise(node: Node, inputs: Array, target: Array, sites: Sites) -> Factor:
     return Factor(inverse, inverse.T @ (inverse @ target))
 
 
-def predict(node: Node, factor: Factor, inputs: Array, at: Inputs) -> Gaussian:
-    """Mean and variance of the output at one test point whose inputs may be uncertain.
-
-    Equations (1), (3) and (4) of the paper:
-    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)).
-    Without uncertain columns I = r, J = r rᵀ, and σ₀² = σ² (1 + η − rᵀR⁻¹r).
-    The variance is never below σ²η, which bounds the round-off of the sums.
-    """
-    n_uncertain = at.uncertain.mean.shape[0]
-    split = lambda values: (values[..., :n_uncertain], values[..., n_uncertain:])  # noqa: E731
-    (hidden, known), (inverse_hidden, inverse_known) = (
-        split(inputs),
-        split(node.inverse_lengthscale),
-    )
-    at_known = kernels.correlation_matrix(node.kernel, at.known[None, :], known, inverse_known)[0]
-    if n_uncertain == 0:
-        mean = at_known @ factor.alpha
-        relative = 1.0 + node.nugget - jnp.sum((factor.inverse_cholesky @ at_known) ** 2)
-        return Gaussian(mean, node.scale * jnp.maximum(relative, node.nugget))
-
-    uncertain = (at.uncertain.mean, at.uncertain.var, inverse_hidden)
-    first = kernels.expectation_vector(node.kernel, hidden, *uncertain) * at_known
-    second = kernels.pair_expectation_matrix(node.kernel, hidden, *uncertain)
-    mean = first @ factor.alpha
-    weights = _pair_weights(node, factor)
-    var = jnp.sum((weights * second) * jnp.outer(at_known, at_known)) - mean**2
-    floor = node.scale * node.nugget
-    return Gaussian(mean, jnp.maximum(var + node.scale * (1.0 + node.nugget), floor))
-
-
-def _pair_weights(node: Node, factor: Factor) -> Array:
-    """A = ααᵀ − σ²R⁻¹, so that Σ A∘J holds both terms of the variance that contain J."""
+def link(node: Node, factor: Factor, inputs: Array, n_uncertain: int) -> Link:
+    """Prepare a node whose first columns will be uncertain for prediction at any test points."""
     inverse = factor.inverse_cholesky.T @ factor.inverse_cholesky
-    return jnp.outer(factor.alpha, factor.alpha) - node.scale * inverse
+    weights = jnp.outer(factor.alpha, factor.alpha) - node.scale * inverse
+    points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
+    return Link(factor.alpha, pairs.tiled(node.kernel, weights, points))
+
+
+def predict(node: Node, factor: Factor, inputs: Array, at: Array) -> Gaussian:
+    """Mean and variance of the output at known inputs (m, D), equation (1) of the paper.
+
+    μ = rᵀα and σ₀² = σ² (1 + η − rᵀR⁻¹r), never below σ²η, which bounds the round-off of the sum.
+    """
+    cross = kernels.correlation_matrix(node.kernel, inputs, at, node.inverse_lengthscale)
+    explained = jnp.sum((factor.inverse_cholesky @ cross) ** 2, axis=0)
+    relative = jnp.maximum(1.0 + node.nugget - explained, node.nugget)
+    return Gaussian(factor.alpha @ cross, node.scale * relative)
+
+
+def predict_linked(node: Node, link: Link, inputs: Array, at: Inputs) -> Gaussian:
+    """Mean and variance of the output where inputs are uncertain, (3) and (4) of the paper.
+
+    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)) = Σ A∘J − μ² + σ² (1 + η),
+    never below σ²η. A known column has I = r and J = r rᵀ.
+    """
+    n_uncertain = at.uncertain.mean.shape[1]
+    hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
+    inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
+    at_known = kernels.correlation_matrix(node.kernel, known, at.known, inverse_known)
+    delta, var = kernels.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
+    mean = link.alpha @ (kernels.expectation_matrix(node.kernel, delta, var) * at_known)
+    second = pairs.expected_sum(node.kernel, link.pairs, delta, var, at_known)
+    floor = node.scale * node.nugget
+    return Gaussian(mean, jnp.maximum(second - mean**2 + node.scale + floor, floor))
 
 
 def posterior_mean(node: Node, factor: Factor, inputs: Array, at: Array) -> Array:

@@ -4,10 +4,11 @@ A kernel works in scaled units: distances are divided by the lengthscale, varian
 Every one-dimensional function returns a pair (factor, exponent) that stands for
 factor * exp(-exponent), so that a product over dimensions costs one exponential per entry.
 
-The Matern expectations break at the design points w_i and w_j.  Whatever needs exp or erfc has one
-index and is computed per point (`pair_features`); the pair stage is arithmetic and selection.
+J is wanted for all pairs of design points.  A `PairForm` computes what it can per point (whatever
+needs erfc, and for a Matern kernel all that needs exp) and leaves little to be done per pair.
 """
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -24,6 +25,7 @@ from deepemu.core.moments import (
     density_slopes,
     dot,
     half_moments,
+    opposite_moments,
     two_point_weights,
 )
 
@@ -36,6 +38,9 @@ NAMES = ("squared_exponential", "matern52", "matern32")
 # from derivatives of the density at either end, beyond from differences of tail moments.
 # Truncation and cancellation meet at 1e-11 there (scanned over var 3..1e4, means up to 30 sd away).
 _NEAR = 3.0
+# Input variance, in squared lengthscales, up to which half-line moments of a polynomial may be
+# subtracted from each other whatever the gap: the relative error of J, 2e-12 there, grows as var^2.
+_NARROW = 4.0
 
 
 class Kernel(Protocol):
@@ -50,23 +55,30 @@ class Kernel(Protocol):
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
 
-    def pair_features(self, delta: Array, var: Array) -> Any:
-        """What J has to know about one design point, a pytree of arrays."""
+    def pair_decay(self, gap: Array) -> Array:
+        """Exponent of the part of J that the input's distribution leaves alone."""
 
-    def pair_from_features(self, i: Any, j: Any) -> Parts:
-        """J from the features of two design points: arithmetic and selection only."""
-
-    def pair_expectation(self, delta_i: Array, delta_j: Array, var: Array) -> Parts:
-        """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v)."""
-        i, j = self.pair_features(delta_i, var), self.pair_features(delta_j, var)
-        return self.pair_from_features(i, j)
+    def pair_forms(self) -> tuple["PairForm", ...]:
+        """Ways to compute the rest of J, the cheapest first; the last one always works."""
 
 
-class _SquaredExponentialPoint(NamedTuple):
-    """A design point as J of the squared exponential sees it."""
+class PairForm(Protocol):
+    """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), from what is known of each design point.
 
-    delta: Array
-    shrink: Array  # 1 / (1 + 4 var)
+    Arrays have dimensions along their first axis.
+    """
+
+    def suits(self, var: Array) -> Array:
+        """Whether the form is accurate for all of these variances."""
+
+    def common(self, var: Array) -> Array:
+        """The factor of prod_d J that all pairs share."""
+
+    def features(self, delta: Array, var: Array) -> Any:
+        """What J has to know about a design point, a pytree; delta = (m - w) / gamma."""
+
+    def product(self, i: Any, j: Any, gap: Array) -> Array:
+        """prod_d J exp(pair_decay(gap)) less the common factor, gap = (w_i - w_j) / gamma."""
 
 
 @dataclass(frozen=True)
@@ -87,28 +99,12 @@ class SquaredExponential(Kernel):
         exponent = delta**2 / spread
         return jnp.broadcast_to(spread**-0.5, exponent.shape), exponent
 
-    def pair_features(self, delta: Array, var: Array) -> _SquaredExponentialPoint:
-        """The point itself; nothing here needs an exponential."""
-        delta, shrink = jnp.broadcast_arrays(delta, 1.0 / (1.0 + 4.0 * var))
-        return _SquaredExponentialPoint(delta, shrink)
+    def pair_decay(self, gap: Array) -> Array:
+        """(w_i - w_j)^2 / 2, see `_SquaredExponentialPairs`."""
+        return 0.5 * gap**2
 
-    def pair_from_features(self, i: _SquaredExponentialPoint, j: _SquaredExponentialPoint) -> Parts:
-        """J = (1+4v)^(-1/2) exp(-(d_i + d_j)^2 / (2 (1+4v)) - (d_i - d_j)^2 / 2)."""
-        exponent = 0.5 * ((i.delta + j.delta) ** 2 * i.shrink + (i.delta - j.delta) ** 2)
-        return jnp.broadcast_to(jnp.sqrt(i.shrink), exponent.shape), exponent
-
-
-class _MaternPoint(NamedTuple):
-    """A design point w as J of a Matern kernel sees it, W ~ N(m, v); tuples run over orders n."""
-
-    delta: Array  # m - w
-    above: tuple[Array, ...]  # E[t^n p(t) exp(-2at); t > 0], t = W - w
-    below: tuple[Array, ...]  # the same with t = w - W
-    mass_above: tuple[Array, ...]  # E[t^n; t > 0], t = W - w
-    mass_below: tuple[Array, ...]
-    slopes: tuple[Array, ...]  # sd^(n+1) times the n-th derivative of the density of W at w
-    steepness: Array  # (sd / length on which the density of W varies at w)^2
-    inverse_sd: Array
+    def pair_forms(self) -> tuple["PairForm", ...]:
+        return (_SquaredExponentialPairs(),)
 
 
 @dataclass(frozen=True)
@@ -119,75 +115,35 @@ class _Matern(Kernel):
     degree: ClassVar[int]
 
     @abstractmethod
-    def _coefficients(self) -> tuple[float, ...]:
+    def coefficients(self) -> tuple[float, ...]:
         """Those of p."""
 
     @abstractmethod
-    def _taylor(self, t: Array) -> tuple[Array, ...]:
+    def taylor(self, t: Array) -> tuple[Array, ...]:
         """p^(n)(t) / n!, n = 0..degree."""
 
     @abstractmethod
-    def _between(self, gap: Array) -> tuple[Array, ...]:
+    def between(self, gap: Array) -> tuple[Array, ...]:
         """q_k(D) in p(t) p(D-t) = sum_k q_k(D) (t (D-t))^k, k = 0..degree."""
 
     def correlation(self, r: Array) -> Parts:
         """k = p(|r|) exp(-a |r|)."""
         distance = jnp.abs(r)
-        return self._taylor(distance)[0], self.rate * distance
+        return self.taylor(distance)[0], self.rate * distance
 
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[p(t) exp(-at); t > 0] + E[p(-t) exp(at); t < 0], t = W - w ~ N(delta, v)."""
         above = half_moments(delta, var, self.rate, self.degree)
         below = half_moments(-delta, var, self.rate, self.degree)
-        value = dot(self._coefficients(), above) + dot(self._coefficients(), below)
+        value = dot(self.coefficients(), above) + dot(self.coefficients(), below)
         return value, jnp.zeros_like(value)
 
-    def pair_features(self, delta: Array, var: Array) -> _MaternPoint:
-        """Everything in J that needs exp or erfc; see `_MaternPoint`."""
-        order = 2 * self.degree
-        delta, var = jnp.broadcast_arrays(delta, var)
-        sd = jnp.sqrt(jnp.maximum(var, SMALLEST_VARIANCE))
-        z = delta / sd
+    def pair_decay(self, gap: Array) -> Array:
+        """a |w_i - w_j|, taken out of both points' exponentials."""
+        return self.rate * jnp.abs(gap)
 
-        def one_side(sign: Array) -> tuple[tuple[Array, ...], ...]:
-            moments = half_moments(sign * delta, var, 2.0 * self.rate, order)
-            mass = half_moments(sign * delta, var, 0.0, order)
-            return self._weighted(moments), mass, density_slopes(z)
-
-        # A loop, because XLA would fuse the n feature evaluations into the n^2 pair stage; on the
-        # CPU it ignores optimization_barrier.
-        moments, mass, slopes = jax.lax.map(one_side, jnp.array([1.0, -1.0], delta.dtype))
-        return _MaternPoint(
-            delta=delta,
-            above=tuple(f[0] for f in moments),
-            below=tuple(f[1] for f in moments),
-            mass_above=tuple(f[0] for f in mass),
-            mass_below=tuple(f[1] for f in mass),
-            slopes=tuple(f[0] for f in slopes),
-            steepness=3.0 + z**2,
-            inverse_sd=1.0 / sd,
-        )
-
-    def pair_from_features(self, i: _MaternPoint, j: _MaternPoint) -> Parts:
-        """J exp(aD) = sum_n p^(n)(D)/n! (above_n(w_hi) + below_n(w_lo)) + sum_k q_k(D) C_k.
-
-        D = w_hi - w_lo, and C_k are the moments between the points, where with t = W - w_lo
-        p(t) p(D - t) = sum_k q_k(D) (t (D - t))^k, a sum of positive terms.
-        """
-        gap = jnp.abs(i.delta - j.delta)
-        i_is_high = i.delta < j.delta
-        outside = [
-            jnp.where(i_is_high, ia + jb, ja + ib)
-            for ia, ib, ja, jb in zip(i.above, i.below, j.above, j.below, strict=True)
-        ]
-        outer = dot(self._taylor(gap), outside)
-        inner = dot(self._between(gap), _central_moments(i, j, gap, self.degree))
-        return outer + inner, self.rate * gap
-
-    def _weighted(self, moments: Sequence[Array]) -> tuple[Array, ...]:
-        """Moments of t^n p(t) from moments of t^n."""
-        p = self._coefficients()
-        return tuple(dot(p, moments[n : n + len(p)]) for n in range(len(p)))
+    def pair_forms(self) -> tuple["PairForm", ...]:
+        return _NarrowMaternPairs(self), _WideMaternPairs(self)
 
 
 @dataclass(frozen=True)
@@ -200,13 +156,13 @@ class Matern52(_Matern):
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 (1 + a|r|) / (3 p(|r|))."""
         t = jnp.abs(r)
-        return (5.0 / 3.0) * t**2 * (1.0 + self.rate * t) / self._taylor(t)[0]
+        return (5.0 / 3.0) * t**2 * (1.0 + self.rate * t) / self.taylor(t)[0]
 
-    def _coefficients(self) -> tuple[float, ...]:
+    def coefficients(self) -> tuple[float, ...]:
         """p(t) = 1 + at + (5/3) t^2."""
         return 1.0, self.rate, 5.0 / 3.0
 
-    def _taylor(self, t: Array) -> tuple[Array, ...]:
+    def taylor(self, t: Array) -> tuple[Array, ...]:
         """p(t), p'(t), p''(t)/2."""
         return (
             1.0 + t * (self.rate + (5.0 / 3.0) * t),
@@ -214,10 +170,10 @@ class Matern52(_Matern):
             jnp.full_like(t, 5.0 / 3.0),
         )
 
-    def _between(self, gap: Array) -> tuple[Array, ...]:
+    def between(self, gap: Array) -> tuple[Array, ...]:
         """p(t) p(D-t) = p(D) + b (1 + aD) s + b^2 s^2, s = t (D-t), b = a^2 / 3."""
         return (
-            self._taylor(gap)[0],
+            self.taylor(gap)[0],
             (5.0 / 3.0) * (1.0 + self.rate * gap),
             jnp.full_like(gap, 25.0 / 9.0),
         )
@@ -234,15 +190,15 @@ class Matern32(_Matern):
         """d log k / d log lengthscale = a^2 r^2 / (1 + a|r|)."""
         return 3.0 * r**2 / (1.0 + self.rate * jnp.abs(r))
 
-    def _coefficients(self) -> tuple[float, ...]:
+    def coefficients(self) -> tuple[float, ...]:
         """p(t) = 1 + at."""
         return 1.0, self.rate
 
-    def _taylor(self, t: Array) -> tuple[Array, ...]:
+    def taylor(self, t: Array) -> tuple[Array, ...]:
         """p(t), p'(t)."""
         return 1.0 + self.rate * t, jnp.full_like(t, self.rate)
 
-    def _between(self, gap: Array) -> tuple[Array, ...]:
+    def between(self, gap: Array) -> tuple[Array, ...]:
         """p(t) p(D-t) = p(D) + a^2 s, s = t (D-t)."""
         return 1.0 + self.rate * gap, jnp.full_like(gap, 3.0)
 
@@ -275,26 +231,15 @@ def correlation_matrix(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: 
     return combine(*parts(kernel, a, b, inverse_lengthscale))
 
 
-def expectation_vector(
-    kernel: Kernel, w: Array, mean: Array, var: Array, inverse_lengthscale: Array
-) -> Array:
-    """I_i = prod_d E[k((W_d - w_id) / gamma_d)], W_d ~ N(mean_d, var_d), (n,)."""
-    delta, var = _scaled(w, mean, var, inverse_lengthscale)
-    return combine(*_product(lambda d: kernel.expectation(delta[d], var[d]), w.shape[1]))
+def expectation_matrix(kernel: Kernel, delta: Array, var: Array) -> Array:
+    """I = prod_d E[k(W_d - w_d)] over delta (D, n, m) and var (D, 1, m), (n, m)."""
+    return combine(*_product(lambda d: kernel.expectation(delta[d], var[d]), len(delta)))
 
 
-def pair_expectation_matrix(
-    kernel: Kernel, w: Array, mean: Array, var: Array, inverse_lengthscale: Array
-) -> Array:
-    """J_ij = prod_d E[k((W_d - w_id) / gamma_d) k((W_d - w_jd) / gamma_d)], (n, n)."""
-    points = kernel.pair_features(*_scaled(w, mean, var, inverse_lengthscale))
-
-    def one(d: int) -> Parts:
-        rows = jax.tree.map(lambda f: f[d, :, None], points)
-        columns = jax.tree.map(lambda f: f[d, None, :], points)
-        return kernel.pair_from_features(rows, columns)
-
-    return combine(*_product(one, w.shape[1]))
+def scaled(w: Array, mean: Array, var: Array, inverse_lengthscale: Array) -> tuple[Array, Array]:
+    """(m - w)/gamma as (D, n, m) and v/gamma^2 as (D, 1, m), at w (n, D) and m, v (m, D)."""
+    inverse = inverse_lengthscale[:, None, None]
+    return (mean.T[:, None, :] - w.T[:, :, None]) * inverse, var.T[:, None, :] * inverse**2
 
 
 def by_name(name: str) -> Kernel:
@@ -303,12 +248,6 @@ def by_name(name: str) -> Kernel:
         raise ValueError(f"unknown kernel {name!r}; choose one of {', '.join(NAMES)}")
     kernels: tuple[Kernel, ...] = (SquaredExponential(), Matern52(), Matern32())
     return kernels[NAMES.index(name)]
-
-
-def _scaled(w: Array, mean: Array, var: Array, inverse_lengthscale: Array) -> tuple[Array, Array]:
-    """(m - w)/gamma as (D, n) and v/gamma^2 as (D, 1): dimensions lead, so a slice is a row."""
-    inverse = inverse_lengthscale[:, None]
-    return (mean[:, None] - w.T) * inverse, var[:, None] * inverse**2
 
 
 def _product(one: Callable[[int], Parts], dimensions: int) -> Parts:
@@ -320,10 +259,192 @@ def _product(one: Callable[[int], Parts], dimensions: int) -> Parts:
     return factor, exponent
 
 
+# --- J for pairs of design points ---------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _SquaredExponentialPairs(PairForm):
+    """J = (1+4v)^(-1/2) exp(-(d_i + d_j)^2 / (2 (1+4v)) - (d_i - d_j)^2 / 2), d = delta."""
+
+    def suits(self, var: Array) -> Array:
+        return jnp.all(var >= 0.0)
+
+    def common(self, var: Array) -> Array:
+        """prod_d (1+4v)^(-1/2)."""
+        return functools.reduce(jnp.multiply, 1.0 / jnp.sqrt(1.0 + 4.0 * var))
+
+    def features(self, delta: Array, var: Array) -> Array:
+        """d / sqrt(1+4v)."""
+        return delta / jnp.sqrt(1.0 + 4.0 * var)
+
+    def product(self, i: Array, j: Array, gap: Array) -> Array:
+        """One exponential of a sum of squares: no term cancels."""
+        squares = [(a + b) ** 2 for a, b in zip(i, j, strict=True)]
+        return exp_negative(0.5 * functools.reduce(jnp.add, squares))
+
+
+class _NarrowMaternPoint(NamedTuple):
+    """A design point's share of J exp(aD), as coefficients of powers of the gap D."""
+
+    above_mean: Array
+    high: tuple[Array, ...]  # as the upper point of the pair
+    low_upward: tuple[Array, ...]  # as the lower one, if the upper one is above the mean
+    low_downward: tuple[Array, ...]  # if the upper one is not
+
+
+@dataclass(frozen=True)
+class _NarrowMaternPairs(PairForm):
+    """J exp(aD) as a polynomial in the gap D, whose coefficients are sums of two points' shares.
+
+    k k' is exp(-aD) p(t) p(D+t) exp(-2at) at a distance t outside the two points, and
+    exp(-aD) p(t) p(D-t) between them.  The integral between them is that from one point to
+    infinity less that from the other one.  The half lines run away from the mean where both points
+    are on one side of it, or else 1 - 1 would be left of a tail.
+    """
+
+    kernel: "_Matern"
+
+    def suits(self, var: Array) -> Array:
+        return jnp.all(var <= _NARROW)
+
+    def common(self, var: Array) -> Array:
+        return jnp.ones_like(var[0])
+
+    def features(self, delta: Array, var: Array) -> _NarrowMaternPoint:
+        order = 2 * self.kernel.degree
+        delta, var = jnp.broadcast_arrays(delta, var)
+        above_mean = delta < 0.0
+        above, below = (
+            half_moments(d, var, 2.0 * self.kernel.rate, order) for d in (delta, -delta)
+        )
+        away = half_moments(-jnp.abs(delta), var, 0.0, order)
+        upward = [
+            jnp.where(above_mean, tail, rest)
+            for tail, rest in zip(away, opposite_moments(away, jnp.abs(delta), var), strict=True)
+        ]
+        outside_high, outside_low = self._powers(above, 1, 1), self._powers(below, 1, 1)
+        between, beyond = self._powers(away, 1, -1), self._powers(away, -1, 1)
+        return _NarrowMaternPoint(
+            above_mean,
+            high=tuple(
+                o + jnp.where(above_mean, -p, q)
+                for o, p, q in zip(outside_high, beyond, between, strict=True)
+            ),
+            low_upward=tuple(map(jnp.add, outside_low, self._powers(upward, 1, -1))),
+            low_downward=tuple(map(jnp.subtract, outside_low, beyond)),
+        )
+
+    def product(self, i: _NarrowMaternPoint, j: _NarrowMaternPoint, gap: Array) -> Array:
+        return functools.reduce(jnp.multiply, map(self._polynomial, *_dimensions(i, j, gap)))
+
+    def _polynomial(self, i: _NarrowMaternPoint, j: _NarrowMaternPoint, gap: Array) -> Array:
+        """sum_k D^k (high_k + low_k)."""
+        i_is_high, distance = gap > 0.0, jnp.abs(gap)
+
+        def coefficient(k: int) -> Array:
+            j_is_low = jnp.where(i.above_mean, j.low_upward[k], j.low_downward[k])
+            i_is_low = jnp.where(j.above_mean, i.low_upward[k], i.low_downward[k])
+            return jnp.where(i_is_high, i.high[k] + j_is_low, j.high[k] + i_is_low)
+
+        total = coefficient(self.kernel.degree)
+        for k in range(self.kernel.degree - 1, -1, -1):
+            total = total * distance + coefficient(k)
+        return total
+
+    def _powers(self, moments: Sequence[Array], own: int, other: int) -> tuple[Array, ...]:
+        """Coefficients of D^k in E[p(own t) p(D + other t)], given the moments of t.
+
+        sum_m C(k+m, k) c_(k+m) other^m sum_a c_a own^a E[t^(m+a)].
+        """
+        c = self.kernel.coefficients()
+        weighted = [
+            dot([a * own**n for n, a in enumerate(c)], moments[m : m + len(c)])
+            for m in range(len(c))
+        ]
+        return tuple(
+            dot([math.comb(k + m, k) * c[k + m] * other**m for m in range(len(c) - k)], weighted)
+            for k in range(len(c))
+        )
+
+
+class _WideMaternPoint(NamedTuple):
+    """A design point w as J of a Matern kernel sees it, W ~ N(m, v); tuples run over orders n."""
+
+    delta: Array  # m - w
+    above: tuple[Array, ...]  # E[t^n p(t) exp(-2at); t > 0], t = W - w
+    below: tuple[Array, ...]  # the same with t = w - W
+    mass_above: tuple[Array, ...]  # E[t^n; t > 0], t = W - w
+    mass_below: tuple[Array, ...]
+    slopes: tuple[Array, ...]  # sd^(n+1) times the n-th derivative of the density of W at w
+    steepness: Array  # (sd / length on which the density of W varies at w)^2
+    inverse_sd: Array
+
+
+@dataclass(frozen=True)
+class _WideMaternPairs(PairForm):
+    """J exp(aD) from moments outside and between the points that lose nothing at any variance."""
+
+    kernel: "_Matern"
+
+    def suits(self, var: Array) -> Array:
+        return jnp.all(var >= 0.0)
+
+    def common(self, var: Array) -> Array:
+        return jnp.ones_like(var[0])
+
+    def features(self, delta: Array, var: Array) -> _WideMaternPoint:
+        """Everything in J that needs exp or erfc; see `_WideMaternPoint`."""
+        order, rate = 2 * self.kernel.degree, 2.0 * self.kernel.rate
+        delta, var = jnp.broadcast_arrays(delta, var)
+        sd = jnp.sqrt(jnp.maximum(var, SMALLEST_VARIANCE))
+        z = delta / sd
+        return _WideMaternPoint(
+            delta=delta,
+            above=self._weighted(half_moments(delta, var, rate, order)),
+            below=self._weighted(half_moments(-delta, var, rate, order)),
+            mass_above=half_moments(delta, var, 0.0, order),
+            mass_below=half_moments(-delta, var, 0.0, order),
+            slopes=density_slopes(z),
+            steepness=3.0 + z**2,
+            inverse_sd=1.0 / sd,
+        )
+
+    def product(self, i: _WideMaternPoint, j: _WideMaternPoint, gap: Array) -> Array:
+        return functools.reduce(jnp.multiply, map(self._expectation, *_dimensions(i, j, gap)))
+
+    def _expectation(self, i: _WideMaternPoint, j: _WideMaternPoint, gap: Array) -> Array:
+        """J exp(aD) = sum_n p^(n)(D)/n! (above_n(w_hi) + below_n(w_lo)) + sum_k q_k(D) C_k.
+
+        D = w_hi - w_lo, and C_k are the moments between the points, where with t = W - w_lo
+        p(t) p(D - t) = sum_k q_k(D) (t (D - t))^k, a sum of positive terms.
+        """
+        i_is_high, distance = gap > 0.0, jnp.abs(gap)
+        outside = [
+            jnp.where(i_is_high, ia + jb, ja + ib)
+            for ia, ib, ja, jb in zip(i.above, i.below, j.above, j.below, strict=True)
+        ]
+        outer = dot(self.kernel.taylor(distance), outside)
+        central = _central_moments(i, j, distance, self.kernel.degree)
+        return outer + dot(self.kernel.between(distance), central)
+
+    def _weighted(self, moments: Sequence[Array]) -> tuple[Array, ...]:
+        """Moments of t^n p(t) from moments of t^n."""
+        p = self.kernel.coefficients()
+        return tuple(dot(p, moments[n : n + len(p)]) for n in range(len(p)))
+
+
+def _dimensions(*trees: Any) -> list[list[Any]]:
+    """Each tree as a list of trees, one for each entry of the first axis."""
+    n_dimensions = len(jax.tree.leaves(trees)[0])
+    return [[jax.tree.map(lambda f, d=d: f[d], t) for d in range(n_dimensions)] for t in trees]
+
+
 # --- moments between two design points ---------------------------------------------------------
 
 
-def _central_moments(i: _MaternPoint, j: _MaternPoint, gap: Array, degree: int) -> list[Array]:
+def _central_moments(
+    i: _WideMaternPoint, j: _WideMaternPoint, gap: Array, degree: int
+) -> list[Array]:
     """C_k = E[(t (D-t))^k; 0 < t < D], t = W - w_lo, k = 0..degree."""
     wide = _differences(i, j, gap, degree)
     ratio = (i.delta - j.delta) * i.inverse_sd
@@ -333,7 +454,7 @@ def _central_moments(i: _MaternPoint, j: _MaternPoint, gap: Array, degree: int) 
     ]
 
 
-def _differences(i: _MaternPoint, j: _MaternPoint, gap: Array, degree: int) -> list[Array]:
+def _differences(i: _WideMaternPoint, j: _WideMaternPoint, gap: Array, degree: int) -> list[Array]:
     """C_k from T_n = E[t^n; 0 < t < D] = U_n(w_lo) - (-1)^n U_n(w_hi), U_n the half-line moments.
 
     Both half lines run away from the mean, or else 1 - 1 would be left of a tail.  That T_n is
@@ -357,7 +478,7 @@ def _differences(i: _MaternPoint, j: _MaternPoint, gap: Array, degree: int) -> l
     return central
 
 
-def _two_point(i: _MaternPoint, j: _MaternPoint, gap: Array, ratio: Array, k: int) -> Array:
+def _two_point(i: _WideMaternPoint, j: _WideMaternPoint, gap: Array, ratio: Array, k: int) -> Array:
     """C_k with the density replaced by its two-point Taylor (Hermite) interpolant.
 
     C_k = D^(2k+1) sum_n h_n D^n (N^(n)(w_lo) + (-1)^n N^(n)(w_hi)); exact as D -> 0, where the

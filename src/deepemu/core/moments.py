@@ -49,6 +49,18 @@ def half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Arr
     return tuple(moment(n) for n in range(order + 1))
 
 
+def opposite_moments(moments: Sequence[Array], delta: Array, var: Array) -> list[Array]:
+    """E[t^n; t > 0], t ~ N(delta, v), from the moments of the other half line, E[(-t)^n; t < 0].
+
+    The moments of the whole line are M_{n+1} = delta M_n + n v M_{n-1}; nothing is lost if
+    delta > 0, where the other half line is a tail.
+    """
+    whole = [jnp.ones_like(delta), delta]
+    for n in range(1, len(moments) - 1):
+        whole.append(delta * whole[n] + n * var * whole[n - 1])
+    return [whole[n] - (-1) ** n * moment for n, moment in enumerate(moments)]
+
+
 def _near_integrals(z: Array, gauss: Array, tilt: Array, order: int) -> list[Array]:
     """gauss * G_n(z), z < _SWITCH, given gauss * exp(z^2/2) = tilt.
 

@@ -1,5 +1,6 @@
 """Prediction: a Gaussian pushed through the layers of imputed networks (Algorithm 1)."""
 
+import functools
 from dataclasses import field
 
 import jax
@@ -7,7 +8,7 @@ import jax.numpy as jnp
 
 from deepemu._types import Array, record
 from deepemu.core import dense
-from deepemu.core.dense import Factor, Inputs
+from deepemu.core.dense import Factor, Inputs, Link
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.network import (
     Data,
@@ -23,11 +24,13 @@ from deepemu.core.network import (
 
 @record
 class Member:
-    """One imputed network, ready to predict: parameters, latents and factors of all layers."""
+    """One imputed network, ready to predict: parameters, latents, factors of all layers, and links
+    of all but the first one."""
 
     params: Params
     latents: Latents
     factors: tuple[Factor, ...]
+    links: tuple[Link, ...]
 
 
 @record
@@ -42,7 +45,7 @@ class Ensemble:
 
 def build_member(network: Network, params: Params, latents: Latents, data: Data) -> Member:
     """Factorise every node of a network whose hidden layers are imputed: a linked GP."""
-    factors = []
+    factors, links = [], []
     for layer, spec in enumerate(network.layers):
         nodes = layer_nodes(spec, params[layer])
         inputs = layer_inputs(network, layer, data.x, latents)
@@ -51,30 +54,74 @@ def build_member(network: Network, params: Params, latents: Latents, data: Data)
         factors.append(
             jax.vmap(dense.factorise, in_axes=(0, None, 0, 0))(nodes, inputs, targets.T, sites)
         )
-    return Member(params, latents, tuple(factors))
+        if layer:
+            link = functools.partial(dense.link, n_uncertain=network.layers[layer - 1].width)
+            links.append(jax.vmap(link, in_axes=(0, 0, None))(nodes, factors[layer], inputs))
+    return Member(params, latents, tuple(factors), tuple(links))
 
 
 def propagate(network: Network, member: Member, data: Data, x: Array) -> Gaussian:
-    """Moments of the outputs at one test point x (d,), layer by layer.
+    """Moments (m, q) of the outputs at test points x (m, d), layer by layer.
 
     Each layer's outputs are treated as independent normals that feed the next layer, which makes
-    the network a linked GP (section 2.2 of the paper).
+    the network a linked GP (section 2.2 of the paper). Nodes are visited one by one, so that the
+    working memory is one node's.
     """
-    nothing = jnp.zeros(0, x.dtype)
-    below = Gaussian(nothing, nothing)
-    for layer, spec in enumerate(network.layers):
-        inputs = layer_inputs(network, layer, data.x, member.latents)
-        known = x[: spec.n_columns - below.mean.shape[0]]
-        nodes = layer_nodes(spec, member.params[layer])
-        below = jax.vmap(dense.predict, in_axes=(0, 0, None, None))(
-            nodes, member.factors[layer], inputs, Inputs(below, known)
+    nodes = layer_nodes(network.layers[0], member.params[0])
+    first = lambda node: dense.predict(node[0], node[1], data.x, x)  # noqa: E731
+    moments = jax.lax.map(first, (nodes, member.factors[0]))
+    for layer, links in enumerate(member.links, 1):
+        moments = _propagate_layer(
+            network, layer, member, data, x, links, Gaussian(moments.mean.T, moments.var.T)
         )
-    return below
+    return Gaussian(moments.mean.T, moments.var.T)
 
 
-def propagate_rows(network: Network, member: Member, data: Data, x: Array) -> Gaussian:
-    """`propagate` for each row of x (m, d): moments (m, q)."""
-    return jax.vmap(lambda row: propagate(network, member, data, row))(x)
+def _propagate_layer(
+    network: Network, layer: int, member: Member, data: Data, x: Array, links: Link, below: Gaussian
+) -> Gaussian:
+    """Moments (P, m) of a layer's outputs, given those (m, .) of the layer below."""
+    spec = network.layers[layer]
+    inputs = layer_inputs(network, layer, data.x, member.latents)
+    at = Inputs(below, x[:, : spec.n_columns - below.mean.shape[1]])
+    one = lambda node: dense.predict_linked(node[0], node[1], inputs, at)  # noqa: E731
+    return jax.lax.map(one, (layer_nodes(spec, member.params[layer]), links))
+
+
+def propagate_blocks(
+    network: Network, member: Member, data: Data, x: Array, n_blocks: Array
+) -> Gaussian:
+    """`propagate` for the first blocks of x (blocks, m, d): moments (blocks, m, q), else zero."""
+
+    def block(index: Array, moments: Gaussian) -> Gaussian:
+        one = propagate(network, member, data, x[index])
+        return jax.tree.map(lambda whole, part: whole.at[index].set(part), moments, one)
+
+    nothing = jnp.zeros((*x.shape[:2], network.n_outputs), x.dtype)
+    return jax.lax.fori_loop(0, n_blocks, block, Gaussian(nothing, nothing))
+
+
+def mix_in(
+    network: Network,
+    members: Member,
+    shares: Array,
+    data: Data,
+    x: Array,
+    n_blocks: Array,
+    mixed: Gaussian,
+) -> Gaussian:
+    """The mixture after some more members, stacked, given the mixture of those before them.
+
+    A member's share is its weight over the sum of the weights up to its own.
+    """
+
+    def add(mixed: Gaussian, step: tuple[Member, Array]) -> tuple[Gaussian, None]:
+        member, share = step
+        one = propagate_blocks(network, member, data, x, n_blocks)
+        both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed, one)
+        return mixture(both, jnp.stack([1.0 - share, share])), None
+
+    return jax.lax.scan(add, mixed, (members, shares))[0]
 
 
 def draw(key: Array, network: Network, member: Member, data: Data, x: Array) -> Array:

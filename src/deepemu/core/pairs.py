@@ -1,0 +1,78 @@
+"""Sums over pairs of design points, at many test points at once.
+
+The linked variance needs sum_ij A_ij f_i f_j J_ij for each test point. J and A are symmetric, so
+tiles on and below the diagonal are enough. A few tiles are in work at a time: their values at the
+test points fill the cache of a CPU, or keep a GPU busy, whatever the number of design points.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from deepemu._types import Array, record
+from deepemu.core.kernels import Kernel, PairForm
+
+BLOCK = 16
+
+
+@record
+class Pairs:
+    """Pairs of design points with their weights, in tiles of two blocks of points."""
+
+    rows: Array  # (tiles,), the block of the first points
+    columns: Array  # (tiles,), that of the second ones
+    weights: Array  # (tiles, BLOCK, BLOCK)
+    points: Array  # (D, blocks, BLOCK), in lengthscales
+
+
+def tiled(kernel: Kernel, weights: Array, points: Array) -> Pairs:
+    """Pairs with symmetric weights (n, n), among design points (n, D) in lengthscales.
+
+    The part of J that no test point changes goes into the weights, and so does the factor 2 of the
+    tiles below the diagonal. Points are added up to a full block, with weight zero.
+    """
+    points = _in_blocks(points.T[..., None])[..., 0]
+    n_blocks = points.shape[1]
+    missing = (0, n_blocks * BLOCK - weights.shape[0])
+    by_block = jnp.pad(weights, (missing, missing)).reshape(n_blocks, BLOCK, n_blocks, BLOCK)
+    rows, columns = jnp.tril_indices(n_blocks)
+    decay = jnp.sum(kernel.pair_decay(_gaps(points, rows, columns)), axis=0)
+    times = jnp.where(rows == columns, 1.0, 2.0)[:, None, None]
+    tiles = times * by_block[rows, :, columns, :] * jnp.exp(-decay)
+    return Pairs(rows, columns, tiles, points)
+
+
+def expected_sum(kernel: Kernel, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
+    """sum_ij A_ij f_i f_j J_ij (m,), in the cheapest form of J that suits all m test points."""
+    forms = kernel.pair_forms()
+    suited = jnp.stack([form.suits(var) for form in forms])
+    branches = [lambda form=form: _sum(form, pairs, delta, var, factor) for form in forms]
+    return jax.lax.switch(jnp.argmax(suited), branches)
+
+
+def _sum(form: PairForm, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
+    features = jax.tree.map(_in_blocks, form.features(delta, var))
+    factor = _in_blocks(factor)
+
+    def add_tiles(total: Array, tiles: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        i, j, weights = tiles
+        rows = jax.tree.map(lambda f: f[:, i, :, None], features)
+        columns = jax.tree.map(lambda f: f[:, j, None, :], features)
+        values = form.product(rows, columns, _gaps(pairs.points, i, j)[..., None])
+        values = values * factor[i][..., None, :] * factor[j][..., None, :, :]
+        return total + weights.reshape(-1) @ values.reshape(weights.size, -1), None
+
+    start = jnp.zeros(factor.shape[-1], factor.dtype)
+    tiles = (pairs.rows, pairs.columns, pairs.weights)
+    return form.common(var)[0] * jax.lax.scan(add_tiles, start, tiles)[0]
+
+
+def _gaps(points: Array, i: Array, j: Array) -> Array:
+    """w_i - w_j in lengthscales for the points of two blocks, (D, ..., BLOCK, BLOCK)."""
+    return points[:, i][..., :, None] - points[:, j][..., None, :]
+
+
+def _in_blocks(values: Array) -> Array:
+    """(..., n, m) to (..., blocks, BLOCK, m), zeros appended."""
+    *leading, n, m = values.shape
+    padding = [(0, 0)] * len(leading) + [(0, -n % BLOCK), (0, 0)]
+    return jnp.pad(values, padding).reshape(*leading, -1, BLOCK, m)
