@@ -50,14 +50,15 @@ def expected_sum(kernel: Kernel, pairs: Pairs, delta: Array, var: Array, factor:
 
 
 def _sum(form: PairForm, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
-    features = jax.tree.map(_in_blocks, form.features(delta, var))
+    every = form.features(delta, var)
+    features = [jax.tree.map(lambda f, d=d: _in_blocks(f[d]), every) for d in range(len(delta))]
     factor = _in_blocks(factor)
 
     def add_tiles(total: Array, tiles: tuple[Array, Array, Array]) -> tuple[Array, None]:
         i, j, weights = tiles
-        rows = jax.tree.map(lambda f: f[:, i, :, None], features)
-        columns = jax.tree.map(lambda f: f[:, j, None, :], features)
-        values = form.product(rows, columns, _gaps(pairs.points, i, j)[..., None])
+        rows = jax.tree.map(lambda f: f[i][..., None, :], features)
+        columns = jax.tree.map(lambda f: f[j][..., None, :, :], features)
+        values = form.product(rows, columns, list(_gaps(pairs.points, i, j)[..., None]))
         values = values * factor[i][..., None, :] * factor[j][..., None, :, :]
         return total + weights.reshape(-1) @ values.reshape(weights.size, -1), None
 
