@@ -27,10 +27,11 @@ _ONE_PROGRAM = threading.Lock()
 SMALLEST_BUCKET = 16
 DRAW_STREAM = 1
 
-# Test rows in work together: the values of one tile of pairs at them stay in a CPU's second-level
-# cache, and keep a GPU busy. A program takes many blocks, and runs those that hold true rows.
-CPU_BLOCKS = (32, 32)
-GPU_BLOCKS = (8, 2048)
+# Blocks of test rows in a chunk, rows of a block, and tiles of pairs of design points in work: the
+# values of a tile at the rows of a block stay in a CPU's second-level cache, and 32 keep a GPU
+# busy. A program runs the blocks that hold true rows.
+CPU_BLOCKS, CPU_TILES = (32, 32), 1
+GPU_BLOCKS, GPU_TILES = (8, 2048), 32
 # XLA's thread pool costs more than it gives on matrices of a few hundred rows, and its fusion
 # emitters double the compile time without making these programs faster.
 CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_use_fusion_emitters": False}
@@ -260,18 +261,18 @@ def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
     GPU they are there at once, and a program takes a chunk through all of them.
     """
     on_cpu = jax.default_backend() == "cpu"
-    blocks = CPU_BLOCKS if on_cpu else GPU_BLOCKS
+    blocks, n_tiles = (CPU_BLOCKS, CPU_TILES) if on_cpu else (GPU_BLOCKS, GPU_TILES)
     chunks = _chunks(x, blocks)
     shares = _shares(np.asarray(ensemble.weights))
     at_once = 1 if on_cpu else len(shares)
     data, nothing = jax.device_put(ensemble.data), jnp.zeros((*blocks, ensemble.network.n_outputs))
     mixed = [Gaussian(nothing, nothing)] * len(chunks)
-    program = _compiled(predict.mix_in, ("network",))
+    program = _compiled(predict.mix_in, ("network", "n_tiles"))
     for first in range(0, len(shares), at_once):
         some = slice(first, first + at_once)
         members, share = jax.device_put((row(ensemble.members, some), shares[some]))
         mixed = [
-            program(ensemble.network, members, share, data, rows, n_blocks, before)
+            program(ensemble.network, members, share, data, rows, n_blocks, before, n_tiles)
             for (n_blocks, rows), before in zip(chunks, mixed, strict=True)
         ]
     return _rows([each.mean for each in mixed], len(x)), _rows([each.var for each in mixed], len(x))

@@ -1,5 +1,6 @@
 """Prediction: a Gaussian pushed through the layers of imputed networks (Algorithm 1)."""
 
+import dataclasses
 import functools
 from dataclasses import field
 
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense
+from deepemu.core import dense, pairs
 from deepemu.core.dense import Factor, Inputs, Link
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.network import (
@@ -109,19 +110,26 @@ def mix_in(
     x: Array,
     n_blocks: Array,
     mixed: Gaussian,
+    n_tiles: int,
 ) -> Gaussian:
     """The mixture after some more members, stacked, given the mixture of those before them.
 
-    A member's share is its weight over the sum of the weights up to its own.
+    A member's share is its weight over the sum of the weights up to its own. Sums over pairs of
+    design points take ``n_tiles`` tiles of them at a time.
     """
 
     def add(mixed: Gaussian, step: tuple[Member, Array]) -> tuple[Gaussian, None]:
         member, share = step
-        one = propagate_blocks(network, member, data, x, n_blocks)
+        one = propagate_blocks(network, _with_tiles(member, n_tiles), data, x, n_blocks)
         both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed, one)
         return mixture(both, jnp.stack([1.0 - share, share])), None
 
     return jax.lax.scan(add, mixed, (members, shares))[0]
+
+
+def _with_tiles(member: Member, n_tiles: int) -> Member:
+    group = jax.vmap(lambda link: Link(link.alpha, pairs.grouped(link.pairs, n_tiles)))
+    return dataclasses.replace(member, links=tuple(map(group, member.links)))
 
 
 def draw(key: Array, network: Network, member: Member, data: Data, x: Array) -> Array:
