@@ -6,7 +6,7 @@ are compiled once per network, bucket of rows and device, and kept for the life 
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import jax
@@ -25,10 +25,11 @@ T = TypeVar("T")
 SMALLEST_BUCKET = 16
 DRAW_STREAM = 1
 
-# Test rows in work together: the values of one tile of pairs at them stay in a CPU's second-level
-# cache, and keep a GPU busy. A program takes many blocks, and runs those that hold true rows.
-CPU_BLOCKS = (32, 32)
-GPU_BLOCKS = (8, 2048)
+# Blocks of test rows in a chunk, rows of a block, and tiles of pairs of design points in work: the
+# values of a tile at the rows of a block stay in a CPU's second-level cache, and 32 keep a GPU
+# busy. A program runs the blocks that hold true rows.
+CPU_BLOCKS, CPU_TILES = (32, 32), 1
+GPU_BLOCKS, GPU_TILES = (8, 2048), 32
 
 
 def bucket(n_rows: int) -> int:
@@ -44,6 +45,11 @@ def bucket(n_rows: int) -> int:
 def array(values: np.ndarray) -> Array:
     """To JAX, in double precision."""
     return jnp.asarray(values, jnp.float64)
+
+
+def indices(values: np.ndarray) -> Array:
+    """To JAX, as integers."""
+    return jnp.asarray(values, jnp.int32)
 
 
 def pad_rows(values: np.ndarray, n_rows: int) -> Array:
@@ -160,19 +166,24 @@ def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) ->
     return sem.Effort(jnp.asarray(n_sweeps), jnp.asarray(n_scoring), brackets)
 
 
-def build_member(net: Network, params: Params, latents: Latents, data: Data) -> Member:
-    return compiled(predict.build_member, ("network",))(
-        network=net, params=params, latents=latents, data=data
+def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
+    """The imputed network that each chain holds now."""
+    program = compiled(predict.build_member, ("network",))
+    return _in_order(
+        functools.partial(program, net, chain.params, chain.imputation.latents, data)
+        for chain in chains
     )
 
 
-def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
-    """The imputed network that each chain holds now."""
-    tasks = [
-        functools.partial(build_member, net, chain.params, chain.imputation.latents, data)
-        for chain in chains
-    ]
-    return [member for _, member in sorted(in_threads(tasks), key=lambda each: each[0])]
+def build_whitening(net: Network, chains: Sequence[sem.Chain], data: Data) -> Array:
+    """L⁻¹ of the first layer of each chain, stacked."""
+    program = compiled(predict.whitening, ("network",))
+    return stack(_in_order(functools.partial(program, net, chain.params, data) for chain in chains))
+
+
+def _in_order(tasks: Iterable[Callable[[], T]]) -> list[T]:
+    """Results of tasks that run in threads, in the order of the tasks."""
+    return [result for _, result in sorted(in_threads(list(tasks)), key=lambda each: each[0])]
 
 
 def to_numpy(tree: T) -> T:
@@ -234,10 +245,9 @@ def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
     Members come one by one and are mixed in, so that memory holds one member and one mixture. On a
     GPU they are there at once, and a program takes a chunk through all of them.
     """
-    blocks = CPU_BLOCKS if current().platform == "cpu" else GPU_BLOCKS
-    pieces = _pieces(x, current().threads, blocks[1])
-    tasks = [functools.partial(_predict_piece, ensemble, piece, blocks) for piece in pieces]
-    moments = [piece for _, piece in sorted(in_threads(tasks), key=lambda each: each[0])]
+    n_rows = (CPU_BLOCKS if current().platform == "cpu" else GPU_BLOCKS)[1]
+    pieces = _pieces(x, current().threads, n_rows)
+    moments = _in_order(functools.partial(_predict_piece, ensemble, piece) for piece in pieces)
     mean, var = (np.concatenate(each) for each in zip(*moments, strict=True))
     return mean, var
 
@@ -250,20 +260,24 @@ def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
     return [piece for piece in np.split(x, cuts) if len(piece)]
 
 
-def _predict_piece(
-    ensemble: Ensemble, x: np.ndarray, blocks: tuple[int, int]
-) -> tuple[np.ndarray, np.ndarray]:
+def _predict_piece(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    on_cpu = current().platform == "cpu"
+    blocks, n_tiles = (CPU_BLOCKS, CPU_TILES) if on_cpu else (GPU_BLOCKS, GPU_TILES)
     chunks = _chunks(x, blocks)
     shares = _shares(np.asarray(ensemble.weights))
-    at_once = 1 if current().platform == "cpu" else len(shares)
+    at_once = 1 if on_cpu else len(shares)
     data, nothing = jax.device_put(ensemble.data), jnp.zeros((*blocks, ensemble.network.n_outputs))
     mixed = [Gaussian(nothing, nothing)] * len(chunks)
-    program = compiled(predict.mix_in, ("network",))
+    program = compiled(predict.mix_in, ("network", "n_tiles"))
     for first in range(0, len(shares), at_once):
         some = slice(first, first + at_once)
-        members, share = jax.device_put((row(ensemble.members, some), shares[some]))
+        chain = np.asarray(ensemble.chain)[some]
+        whitening = row(ensemble.whitening, slice(chain.min(), chain.max() + 1))
+        some_members = jax.device_put(
+            (row(ensemble.members, some), chain - chain.min(), shares[some], whitening)
+        )
         mixed = [
-            program(ensemble.network, members, share, data, rows, n_blocks, before)
+            program(ensemble.network, *some_members, data, rows, n_blocks, before, n_tiles)
             for (n_blocks, rows), before in zip(chunks, mixed, strict=True)
         ]
     return _rows([each.mean for each in mixed], len(x)), _rows([each.var for each in mixed], len(x))
@@ -289,16 +303,15 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
     )
     # A stream of its own: the same seed may have trained the emulator.
     keys = split_key(jax.random.fold_in(seed_key(seed), DRAW_STREAM), n_samples)
-    program = compiled(predict.draw, ("network",))
+    factorise, draw = (compiled(of, ("network",)) for of in (predict.factors, predict.draw))
     rows = pad_rows(x, bucket(len(x)))
-    draws = [
-        program(
-            key, network=ensemble.network, member=row(ensemble.members, pick),
-            data=ensemble.data, x=rows,
-        )
-        for key, pick in zip(keys, picks, strict=True)
-    ]  # fmt: skip
-    return np.stack(draws)[:, : len(x)]
+    draws: dict[int, Array] = {}
+    for pick in np.unique(picks):
+        member = row(ensemble.members, pick)
+        factors = factorise(ensemble.network, member, ensemble.data)
+        for k in map(int, np.flatnonzero(picks == pick)):
+            draws[k] = draw(keys[k], ensemble.network, factors, member, ensemble.data, rows)
+    return np.stack([draws[k] for k in range(n_samples)])[:, : len(x)]
 
 
 # --- growing the data ------------------------------------------------------------------------

@@ -240,11 +240,28 @@ def _impute(
         if interrupt.requested and index + 1 < plan.n_imputations:
             _warn_interrupted(f"{index + 1} of {plan.n_imputations} imputations")
             break
-    members = [member for of_chain in zip(*draws, strict=True) for member in of_chain]
-    weights = _boundary.array(np.full(len(members), 1.0 / len(members)))
-    ensemble = _boundary.to_numpy(Ensemble(network, data, _boundary.stack(members), weights))
-    _require_finite(ensemble.members.factors[-1].alpha)
+    ensemble = _ensemble(network, data, chains, draws)
     return Trained(ensemble, [_boundary.to_numpy(chain) for chain in chains], trace)
+
+
+def _ensemble(
+    network: Network, data: Data, chains: list[sem.Chain], draws: list[list[Member]]
+) -> Ensemble:
+    """Members ordered by chain, with equal weights."""
+    members = [member for of_chain in zip(*draws, strict=True) for member in of_chain]
+    for member in members:
+        _require_finite(member.alpha)
+        jax.tree.map(_require_finite, [link.alpha for link in member.links])
+    return _boundary.to_numpy(
+        Ensemble(
+            network,
+            data,
+            _boundary.stack(members),
+            _boundary.indices(np.repeat(np.arange(len(chains)), len(draws))),
+            _boundary.build_whitening(network, chains, data),
+            _boundary.array(np.full(len(members), 1.0 / len(members))),
+        )
+    )
 
 
 def _require_finite(values: jax.Array) -> None:
@@ -264,10 +281,9 @@ def train_single_layer(network: Network, data: Data, params: LayerParams, seed: 
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     _require_finite(trace.log_density)
-    member = _boundary.build_member(network, (fitted,), (), data)
-    ensemble = Ensemble(network, data, _boundary.stack([member]), _boundary.array(np.ones(1)))
-    chain = _boundary.to_numpy(sem.Chain((fitted,), impute.start((), 1.0)))
-    return Trained(_boundary.to_numpy(ensemble), [chain], trace)
+    chains = [_boundary.to_numpy(sem.Chain((fitted,), impute.start((), 1.0)))]
+    members = _boundary.build_members(network, chains, data)
+    return Trained(_ensemble(network, data, chains, [members]), chains, trace)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:

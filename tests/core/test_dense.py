@@ -18,9 +18,9 @@ predict = jax.jit(dense.predict)
 
 
 @jax.jit
-def predict_linked(node, factor, inputs, at):
+def predict_linked(node, inputs, target, sites, at):
     """Moments at one test point whose first columns are uncertain."""
-    link = dense.link(node, factor, inputs, at.uncertain.mean.shape[0])
+    link = dense.link(node, inputs, target, sites, at.uncertain.mean.shape[0])
     rows = jax.tree.map(lambda values: values[None], at)
     return jax.tree.map(lambda m: m[0], dense.predict_linked(node, link, inputs, rows))
 
@@ -226,7 +226,7 @@ def test_prediction_at_uncertain_inputs_against_monte_carlo(rng, process, x, y, 
     mean, var = rng.uniform(size=3)[:n_uncertain], np.array([0.02, 0.3, 0.1])[:n_uncertain]
     known, node = rng.uniform(size=3 - n_uncertain), node_of(process)
     stated = predict_linked(
-        node, factorise(node, x, y, once(9)), x,
+        node, x, y, once(9),
         Inputs(Gaussian(jnp.asarray(mean), jnp.asarray(var)), jnp.asarray(known)),
     )  # fmt: skip
     n_draws = 200_000
@@ -245,7 +245,8 @@ def test_inputs_of_variance_zero_are_known(rng, process, x, y):
     expected = predict(node, factor, x, at[None])
     for n_uncertain in (2, 3):
         certain = Gaussian(jnp.asarray(at[:n_uncertain]), jnp.zeros(n_uncertain))
-        moments = predict_linked(node, factor, x, Inputs(certain, jnp.asarray(at[n_uncertain:])))
+        inputs = Inputs(certain, jnp.asarray(at[n_uncertain:]))
+        moments = predict_linked(node, x, y, once(9), inputs)
         np.testing.assert_allclose(moments.mean, expected.mean[0], rtol=1e-10)
         np.testing.assert_allclose(moments.var, expected.var[0], rtol=1e-9)
 
@@ -254,11 +255,12 @@ def test_variance_is_never_below_the_nugget(process, x):
     """At a training point with a nugget of 1e-8, where the sums are round-off."""
     small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
     node = node_of(small)
-    factor = factorise(node, x, np.sin(x[:, 0]), once(9))
+    y = np.sin(x[:, 0])
     floor = small.scale * small.nugget
-    assert predict(node, factor, x, x[:1]).var[0] >= floor
+    assert predict(node, factorise(node, x, y, once(9)), x, x[:1]).var[0] >= floor
     certain = Gaussian(jnp.asarray(x[0, :2]), jnp.zeros(2))
-    assert predict_linked(node, factor, x, Inputs(certain, jnp.asarray(x[0, 2:]))).var >= floor
+    inputs = Inputs(certain, jnp.asarray(x[0, 2:]))
+    assert predict_linked(node, x, y, once(9), inputs).var >= floor
 
 
 # --- leave-one-out ---------------------------------------------------------------------------
@@ -268,7 +270,7 @@ def test_leave_one_out_against_refits(process, rows):
     """Every observation of a site is left out, and one new observation there is predicted."""
     sites, means, counted = reduced(*rows)
     node = node_of(process)
-    loo = leave_one_out(node, factorise(node, sites, means, counted), means, counted)
+    loo = leave_one_out(node, sites, means, counted)
     for i, site in enumerate(sites):
         kept = (rows[0] != site).any(axis=1)
         mean, covariance = process.predict(rows[0][kept], rows[1][kept], site[None])

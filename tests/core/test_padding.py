@@ -55,8 +55,8 @@ def everything(node, inputs, target, sites, at):
         dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
         dense.predict(node, factor, inputs, at[None]),
-        dense.predict_linked(node, dense.link(node, factor, inputs, 2), inputs, uncertain),
-        dense.posterior_mean(node, factor, inputs, jnp.stack([at, at + 0.1])),
+        dense.predict_linked(node, dense.link(node, inputs, target, sites, 2), inputs, uncertain),
+        dense.posterior_mean(node, factor.alpha, inputs, jnp.stack([at, at + 0.1])),
         dense.draw_posterior(
             node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])
         ),
@@ -65,11 +65,10 @@ def everything(node, inputs, target, sites, at):
 
 @jax.jit
 def row_by_row(node, inputs, target, sites, normals):
-    factor = dense.factorise(node, inputs, target, sites)
     lower = linalg.cholesky(dense.correlation(node, inputs, sites))
     return (
         dense.draw_prior(lower, node.scale, sites, normals),
-        dense.leave_one_out(node, factor, target, sites),
+        dense.leave_one_out(node, inputs, target, sites),
     )
 
 
@@ -195,7 +194,11 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
 def predicted(chain, data, at):
     member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
     return (
-        predict.propagate(NETWORK, member, data, at),
-        predict.draw(jax.random.key(5), NETWORK, member, data, at),
+        predict.propagate(
+            NETWORK, member, predict.whitening(NETWORK, chain.params, data), data, at
+        ),
+        predict.draw(
+            jax.random.key(5), NETWORK, predict.factors(NETWORK, member, data), member, data, at
+        ),
         predict.conditional_mean(NETWORK, member, data, at),
     )

@@ -1,5 +1,7 @@
 """Sums over pairs against a double loop over them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,11 +23,11 @@ def loop(weights, w, mean, var, inverse, factor):
     return total
 
 
-@jax.jit
-def expected_sums(weights, w, mean, var, inverse, factor):
+@functools.partial(jax.jit, static_argnums=0)
+def expected_sums(n_together, weights, w, mean, var, inverse, factor):
     kernel = kernels.SquaredExponential()
     delta, scaled = kernels.scaled(w, mean, var, inverse)
-    tiles = pairs.tiled(kernel, weights, w * inverse[None])
+    tiles = pairs.grouped(pairs.tiled(kernel, weights, w * inverse[None]), n_together)
     return pairs.expected_sum(kernel, tiles, delta, scaled, factor)
 
 
@@ -44,7 +46,9 @@ def test_against_a_double_loop(rng, n, inverse, var):
     var = np.array(var) * rng.uniform(0.5, 1.5, (5, 2))
     factor, square = rng.random((n, 5)), rng.normal(size=(n, n))
     weights = 1e6 * (square + square.T)
-    got = expected_sums(*map(jnp.asarray, (weights, w, mean, var, inverse, factor)))
+    got = expected_sums(
+        1 if n < 16 else 4, *map(jnp.asarray, (weights, w, mean, var, inverse, factor))
+    )
     expected = [loop(weights, w, mean[t], var[t], inverse, factor[:, t]) for t in range(5)]
     largest = [loop(np.abs(weights), w, mean[t], var[t], inverse, factor[:, t]) for t in range(5)]
     # An exponent of up to 700 is known to 700 eps, in the loop as well.

@@ -16,14 +16,20 @@ from deepemu.core.priors import Independent
 
 N_ROWS = 8
 build_member = jax.jit(predict.build_member, static_argnums=0)
-propagate = jax.jit(predict.propagate, static_argnums=0)
 conditional_mean = jax.jit(predict.conditional_mean, static_argnums=0)
 leave_one_out = jax.jit(predict.leave_one_out)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def propagate(net, member, data, x):
+    whitening = predict.whitening(net, member.params, data)
+    return predict.propagate(net, member, whitening, data, x)
+
+
 @functools.partial(jax.jit, static_argnums=(1, 5))
 def draws(key, net, member, data, x, n_draws):
-    one = lambda k: predict.draw(k, net, member, data, x)  # noqa: E731
+    factors = predict.factors(net, member, data)
+    one = lambda k: predict.draw(k, net, factors, member, data, x)  # noqa: E731
     return jax.vmap(one)(jax.random.split(key, n_draws))
 
 
@@ -190,7 +196,8 @@ def test_leave_one_out_is_a_mixture_of_refits(x, y):
     fitted = [fit([nodes], x, y, []) for nodes in members]
     stacked = jax.tree.map(lambda *each: jnp.stack(each), *(member for _, member, _ in fitted))
     weights = np.array([0.25, 0.75])
-    loo = leave_one_out(Ensemble(fitted[0][0], fitted[0][2], stacked, jnp.asarray(weights)))
+    net, _, data = fitted[0]
+    loo = leave_one_out(Ensemble(net, data, stacked, jnp.arange(2), None, jnp.asarray(weights)))
     for i, p in np.ndindex(N_ROWS, 2):
         kept = np.arange(N_ROWS) != i
         each = [nodes[p].predict(x[kept], y[kept, p], x[[i]]) for nodes in members]

@@ -223,19 +223,36 @@ def draw_prior(lower: Array, scale: Array, sites: Sites, normals: Array) -> Arra
     return jnp.where(sites.used, jnp.sqrt(scale) * (lower @ normals), 0.0)
 
 
-def factorise(node: Node, inputs: Array, target: Array, sites: Sites) -> Factor:
-    """L⁻¹ and α of a node; padded rows are silenced here, once, for all of prediction."""
+def whitening(node: Node, inputs: Array, sites: Sites) -> Array:
+    """L⁻¹ of a node; padded rows are silenced."""
     lower = linalg.cholesky(correlation(node, inputs, sites))
-    inverse = linalg.solve(lower, jnp.diag(sites.used.astype(target.dtype)))
+    return linalg.solve(lower, jnp.diag(sites.used.astype(inputs.dtype)))
+
+
+def factorise(node: Node, inputs: Array, target: Array, sites: Sites) -> Factor:
+    """L⁻¹ and α of a node; padded rows are silenced."""
+    inverse = whitening(node, inputs, sites)
     return Factor(inverse, inverse.T @ (inverse @ target))
 
 
-def link(node: Node, factor: Factor, inputs: Array, n_uncertain: int) -> Link:
-    """Prepare a node whose first columns will be uncertain for prediction at any test points."""
-    inverse = factor.inverse_cholesky.T @ factor.inverse_cholesky
-    weights = jnp.outer(factor.alpha, factor.alpha) - node.scale * inverse
+def precision_times_target(node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
+    """α = R⁻¹y, zero in padded rows."""
+    matrix = correlation(node, inputs, sites)
+    return jnp.where(sites.used, linalg.solve_positive(matrix, target), 0.0)
+
+
+def link(node: Node, inputs: Array, target: Array, sites: Sites, n_uncertain: int) -> Link:
+    """Prepare a node whose first columns will be uncertain for prediction at any test points.
+
+    Padded rows are silenced here: their weights are zero.
+    """
+    used = sites.used
+    precision = linalg.inverse(linalg.cholesky(correlation(node, inputs, sites)))
+    precision = jnp.where(used[:, None] & used[None, :], precision, 0.0)
+    alpha = precision @ target
+    weights = jnp.outer(alpha, alpha) - node.scale * precision
     points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
-    return Link(factor.alpha, pairs.tiled(node.kernel, weights, points))
+    return Link(alpha, pairs.tiled(node.kernel, weights, points))
 
 
 def predict(node: Node, factor: Factor, inputs: Array, at: Array) -> Gaussian:
@@ -266,10 +283,9 @@ def predict_linked(node: Node, link: Link, inputs: Array, at: Inputs) -> Gaussia
     return Gaussian(mean, jnp.maximum(second - mean**2 + node.scale + floor, floor))
 
 
-def posterior_mean(node: Node, factor: Factor, inputs: Array, at: Array) -> Array:
+def posterior_mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:
     """μ = K*α at known inputs ``at`` (m, D)."""
-    cross = kernels.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale)
-    return cross @ factor.alpha
+    return kernels.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale) @ alpha
 
 
 def draw_posterior(node: Node, factor: Factor, inputs: Array, at: Array, normals: Array) -> Array:
@@ -286,11 +302,12 @@ def draw_posterior(node: Node, factor: Factor, inputs: Array, at: Array, normals
     return cross @ factor.alpha + jnp.sqrt(node.scale) * (lower @ normals)
 
 
-def leave_one_out(node: Node, factor: Factor, target: Array, sites: Sites) -> Gaussian:
+def leave_one_out(node: Node, inputs: Array, target: Array, sites: Sites) -> Gaussian:
     """Prediction of one observation at each site with all observations of that site left out.
 
     μ_i = y_i − α_i/(R⁻¹)_ii and σ_i² = σ² (1/(R⁻¹)_ii + η − η/a_i); parameters are kept.
     """
+    factor = factorise(node, inputs, target, sites)
     precision = jnp.where(sites.used, jnp.sum(factor.inverse_cholesky**2, axis=0), 1.0)
     extra = node.nugget * (1.0 - 1.0 / jnp.maximum(sites.counts, 1.0))
     return Gaussian(target - factor.alpha / precision, node.scale * (1.0 / precision + extra))

@@ -65,7 +65,7 @@ class Kernel(Protocol):
 class PairForm(Protocol):
     """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), from what is known of each design point.
 
-    Arrays have dimensions along their first axis.
+    Arrays have dimensions along their first axis; `product` takes one entry for each.
     """
 
     def suits(self, var: Array) -> Array:
@@ -77,7 +77,7 @@ class PairForm(Protocol):
     def features(self, delta: Array, var: Array) -> Any:
         """What J has to know about a design point, a pytree; delta = (m - w) / gamma."""
 
-    def product(self, i: Any, j: Any, gap: Array) -> Array:
+    def product(self, i: Sequence[Any], j: Sequence[Any], gap: Sequence[Array]) -> Array:
         """prod_d J exp(pair_decay(gap)) less the common factor, gap = (w_i - w_j) / gamma."""
 
 
@@ -277,7 +277,7 @@ class _SquaredExponentialPairs(PairForm):
         """d / sqrt(1+4v)."""
         return delta / jnp.sqrt(1.0 + 4.0 * var)
 
-    def product(self, i: Array, j: Array, gap: Array) -> Array:
+    def product(self, i: Sequence[Array], j: Sequence[Array], gap: Sequence[Array]) -> Array:
         """One exponential of a sum of squares: no term cancels."""
         squares = [(a + b) ** 2 for a, b in zip(i, j, strict=True)]
         return exp_negative(0.5 * functools.reduce(jnp.add, squares))
@@ -286,7 +286,7 @@ class _SquaredExponentialPairs(PairForm):
 class _NarrowMaternPoint(NamedTuple):
     """A design point's share of J exp(aD), as coefficients of powers of the gap D."""
 
-    above_mean: Array
+    delta: Array  # negative above the mean
     high: tuple[Array, ...]  # as the upper point of the pair
     low_upward: tuple[Array, ...]  # as the lower one, if the upper one is above the mean
     low_downward: tuple[Array, ...]  # if the upper one is not
@@ -311,13 +311,17 @@ class _NarrowMaternPairs(PairForm):
         return jnp.ones_like(var[0])
 
     def features(self, delta: Array, var: Array) -> _NarrowMaternPoint:
-        order = 2 * self.kernel.degree
+        order, rate = 2 * self.kernel.degree, 2.0 * self.kernel.rate
         delta, var = jnp.broadcast_arrays(delta, var)
         above_mean = delta < 0.0
-        above, below = (
-            half_moments(d, var, 2.0 * self.kernel.rate, order) for d in (delta, -delta)
-        )
-        away = half_moments(-jnp.abs(delta), var, 0.0, order)
+
+        def moments(column: tuple[Array, Array]) -> tuple[tuple[Array, ...], ...]:
+            d, v = column
+            above, below = half_moments(d, v, rate, order), half_moments(-d, v, rate, order)
+            return above, below, half_moments(-jnp.abs(d), v, 0.0, order)
+
+        # A loop, because XLA would compute the moments anew for each of their uses.
+        above, below, away = jax.lax.map(moments, (delta, var))
         upward = [
             jnp.where(above_mean, tail, rest)
             for tail, rest in zip(away, opposite_moments(away, jnp.abs(delta), var), strict=True)
@@ -325,7 +329,7 @@ class _NarrowMaternPairs(PairForm):
         outside_high, outside_low = self._powers(above, 1, 1), self._powers(below, 1, 1)
         between, beyond = self._powers(away, 1, -1), self._powers(away, -1, 1)
         return _NarrowMaternPoint(
-            above_mean,
+            delta,
             high=tuple(
                 o + jnp.where(above_mean, -p, q)
                 for o, p, q in zip(outside_high, beyond, between, strict=True)
@@ -334,16 +338,18 @@ class _NarrowMaternPairs(PairForm):
             low_downward=tuple(map(jnp.subtract, outside_low, beyond)),
         )
 
-    def product(self, i: _NarrowMaternPoint, j: _NarrowMaternPoint, gap: Array) -> Array:
-        return functools.reduce(jnp.multiply, map(self._polynomial, *_dimensions(i, j, gap)))
+    def product(
+        self, i: Sequence[_NarrowMaternPoint], j: Sequence[_NarrowMaternPoint], gap: Sequence[Array]
+    ) -> Array:
+        return functools.reduce(jnp.multiply, map(self._polynomial, i, j, gap))
 
     def _polynomial(self, i: _NarrowMaternPoint, j: _NarrowMaternPoint, gap: Array) -> Array:
         """sum_k D^k (high_k + low_k)."""
         i_is_high, distance = gap > 0.0, jnp.abs(gap)
 
         def coefficient(k: int) -> Array:
-            j_is_low = jnp.where(i.above_mean, j.low_upward[k], j.low_downward[k])
-            i_is_low = jnp.where(j.above_mean, i.low_upward[k], i.low_downward[k])
+            j_is_low = jnp.where(i.delta < 0.0, j.low_upward[k], j.low_downward[k])
+            i_is_low = jnp.where(j.delta < 0.0, i.low_upward[k], i.low_downward[k])
             return jnp.where(i_is_high, i.high[k] + j_is_low, j.high[k] + i_is_low)
 
         total = coefficient(self.kernel.degree)
@@ -409,8 +415,10 @@ class _WideMaternPairs(PairForm):
             inverse_sd=1.0 / sd,
         )
 
-    def product(self, i: _WideMaternPoint, j: _WideMaternPoint, gap: Array) -> Array:
-        return functools.reduce(jnp.multiply, map(self._expectation, *_dimensions(i, j, gap)))
+    def product(
+        self, i: Sequence[_WideMaternPoint], j: Sequence[_WideMaternPoint], gap: Sequence[Array]
+    ) -> Array:
+        return functools.reduce(jnp.multiply, map(self._expectation, i, j, gap))
 
     def _expectation(self, i: _WideMaternPoint, j: _WideMaternPoint, gap: Array) -> Array:
         """J exp(aD) = sum_n p^(n)(D)/n! (above_n(w_hi) + below_n(w_lo)) + sum_k q_k(D) C_k.
@@ -431,12 +439,6 @@ class _WideMaternPairs(PairForm):
         """Moments of t^n p(t) from moments of t^n."""
         p = self.kernel.coefficients()
         return tuple(dot(p, moments[n : n + len(p)]) for n in range(len(p)))
-
-
-def _dimensions(*trees: Any) -> list[list[Any]]:
-    """Each tree as a list of trees, one for each entry of the first axis."""
-    n_dimensions = len(jax.tree.leaves(trees)[0])
-    return [[jax.tree.map(lambda f, d=d: f[d], t) for d in range(n_dimensions)] for t in trees]
 
 
 # --- moments between two design points ---------------------------------------------------------

@@ -83,12 +83,16 @@ def _far_integrals(z: Array, gauss: Array, order: int) -> list[Array]:
     x = 1.0 / z**2
     u = jnp.sqrt(_BACKWARD_STEPS + 0.5 + 0.25 * z**2)
     ratio = u - 0.5 * z + (0.125 * z + 0.0625 / u) / u**2
-    after, g = ratio * z / (_BACKWARD_STEPS + 1), [jnp.ones_like(z)]
-    for n in range(_BACKWARD_STEPS, 0, -1):
-        g.append(g[-1] + (n + 1) * x * after)
-        after = g[-2]
-    scale = gauss / (z * (g[-1] + x * g[-2]))
-    return [math.factorial(n) * scale * z**-n * g[-1 - n] for n in range(order + 1)]
+    after, g = ratio * z / (_BACKWARD_STEPS + 1), jnp.ones_like(z)
+    for n in range(_BACKWARD_STEPS, order, -1):
+        after, g = g, g + (n + 1) * x * after
+    # XLA computes a sum anew for each of its uses, but a quotient once: g_order becomes 1.
+    wanted = [after / g, jnp.ones_like(z)]
+    for n in range(order, 0, -1):
+        wanted.append(wanted[-1] + (n + 1) * x * wanted[-2])
+    scale = gauss / (z * (wanted[-1] + x * wanted[-2]))
+    inverse = 1.0 / z
+    return [math.factorial(n) * scale * inverse**n * wanted[-1 - n] for n in range(order + 1)]
 
 
 def density_slopes(z: Array) -> tuple[Array, ...]:

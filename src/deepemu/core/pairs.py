@@ -18,9 +18,10 @@ BLOCK = 16
 class Pairs:
     """Pairs of design points with their weights, in tiles of two blocks of points."""
 
-    rows: Array  # (tiles,), the block of the first points
-    columns: Array  # (tiles,), that of the second ones
-    weights: Array  # (tiles, BLOCK, BLOCK)
+    rows: Array  # (steps, tiles), the block of the first points
+    columns: Array  # (steps, tiles), that of the second ones
+    weights: Array  # (steps, tiles, BLOCK, BLOCK)
+    n_steps: Array  # no tile behind these has a weight
     points: Array  # (D, blocks, BLOCK), in lengthscales
 
 
@@ -38,7 +39,20 @@ def tiled(kernel: Kernel, weights: Array, points: Array) -> Pairs:
     decay = jnp.sum(kernel.pair_decay(_gaps(points, rows, columns)), axis=0)
     times = jnp.where(rows == columns, 1.0, 2.0)[:, None, None]
     tiles = times * by_block[rows, :, columns, :] * jnp.exp(-decay)
-    return Pairs(rows, columns, tiles, points)
+    last = jnp.max(jnp.where(jnp.any(tiles != 0.0, axis=(1, 2)), jnp.arange(len(rows)), 0))
+    return Pairs(rows[:, None], columns[:, None], tiles[:, None], last + 1, points)
+
+
+def grouped(pairs: Pairs, n_together: int) -> Pairs:
+    """The same pairs, with the tiles of several steps in one."""
+
+    def regroup(tiles: Array) -> Array:
+        padding = [(0, -len(tiles) % n_together)] + [(0, 0)] * (tiles.ndim - 1)
+        return jnp.pad(tiles, padding).reshape(-1, n_together, *tiles.shape[2:])
+
+    n_steps = -(-pairs.n_steps // n_together)
+    rows, columns, weights = map(regroup, (pairs.rows, pairs.columns, pairs.weights))
+    return Pairs(rows, columns, weights, n_steps, pairs.points)
 
 
 def expected_sum(kernel: Kernel, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
@@ -50,20 +64,20 @@ def expected_sum(kernel: Kernel, pairs: Pairs, delta: Array, var: Array, factor:
 
 
 def _sum(form: PairForm, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
-    features = jax.tree.map(_in_blocks, form.features(delta, var))
+    every = form.features(delta, var)
+    features = [jax.tree.map(lambda f, d=d: _in_blocks(f[d]), every) for d in range(len(delta))]
     factor = _in_blocks(factor)
 
-    def add_tiles(total: Array, tiles: tuple[Array, Array, Array]) -> tuple[Array, None]:
-        i, j, weights = tiles
-        rows = jax.tree.map(lambda f: f[:, i, :, None], features)
-        columns = jax.tree.map(lambda f: f[:, j, None, :], features)
-        values = form.product(rows, columns, _gaps(pairs.points, i, j)[..., None])
+    def add_tiles(step: Array, total: Array) -> Array:
+        i, j, weights = pairs.rows[step], pairs.columns[step], pairs.weights[step]
+        rows = jax.tree.map(lambda f: f[i][..., None, :], features)
+        columns = jax.tree.map(lambda f: f[j][..., None, :, :], features)
+        values = form.product(rows, columns, list(_gaps(pairs.points, i, j)[..., None]))
         values = values * factor[i][..., None, :] * factor[j][..., None, :, :]
-        return total + weights.reshape(-1) @ values.reshape(weights.size, -1), None
+        return total + weights.reshape(-1) @ values.reshape(weights.size, -1)
 
     start = jnp.zeros(factor.shape[-1], factor.dtype)
-    tiles = (pairs.rows, pairs.columns, pairs.weights)
-    return form.common(var)[0] * jax.lax.scan(add_tiles, start, tiles)[0]
+    return form.common(var)[0] * jax.lax.fori_loop(0, pairs.n_steps, add_tiles, start)
 
 
 def _gaps(points: Array, i: Array, j: Array) -> Array:

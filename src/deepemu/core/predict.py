@@ -1,5 +1,6 @@
 """Prediction: a Gaussian pushed through the layers of imputed networks (Algorithm 1)."""
 
+import dataclasses
 import functools
 from dataclasses import field
 
@@ -7,8 +8,8 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense
-from deepemu.core.dense import Factor, Inputs, Link
+from deepemu.core import dense, pairs
+from deepemu.core.dense import Factor, Inputs, Link, Node, Sites
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.network import (
     Data,
@@ -24,43 +25,73 @@ from deepemu.core.network import (
 
 @record
 class Member:
-    """One imputed network, ready to predict: parameters, latents, factors of all layers, and links
-    of all but the first one."""
+    """One imputed network, ready to predict: parameters, latents, α of the first layer, and links
+    of the others."""
 
     params: Params
     latents: Latents
-    factors: tuple[Factor, ...]
+    alpha: Array
     links: tuple[Link, ...]
 
 
 @record
 class Ensemble:
-    """Imputed networks of all chains, stacked along the first axis, with mixture weights."""
+    """Imputed networks of all chains, stacked along the first axis, with mixture weights.
+
+    ``whitening`` (chains, P, n, n) holds L⁻¹ of the first layer's nodes. It depends on x and the
+    parameters only, so the imputations of a chain share it; ``chain`` says whose a member is.
+    """
 
     network: Network = field(metadata={"static": True})
     data: Data
     members: Member
+    chain: Array
+    whitening: Array
     weights: Array
+
+
+def whitening(network: Network, params: Params, data: Data) -> Array:
+    """L⁻¹ (P, n, n) of the nodes of the first layer."""
+    nodes, sites = layer_nodes(network.layers[0], params[0]), layer_sites(network, 0, data)
+    return jax.vmap(dense.whitening, in_axes=(0, None, 0))(nodes, data.x, sites)
 
 
 def build_member(network: Network, params: Params, latents: Latents, data: Data) -> Member:
     """Factorise every node of a network whose hidden layers are imputed: a linked GP."""
-    factors, links = [], []
-    for layer, spec in enumerate(network.layers):
-        nodes = layer_nodes(spec, params[layer])
-        inputs = layer_inputs(network, layer, data.x, latents)
-        targets = layer_targets(network, layer, data, latents)
-        sites = layer_sites(network, layer, data)
-        factors.append(
-            jax.vmap(dense.factorise, in_axes=(0, None, 0, 0))(nodes, inputs, targets.T, sites)
+    alpha = jax.vmap(dense.precision_times_target, in_axes=(0, None, 0, 0))(
+        *_layer(network, 0, params, latents, data)
+    )
+    links = []
+    for layer in range(1, network.depth):
+        link = functools.partial(dense.link, n_uncertain=network.layers[layer - 1].width)
+        links.append(
+            jax.vmap(link, in_axes=(0, None, 0, 0))(*_layer(network, layer, params, latents, data))
         )
-        if layer:
-            link = functools.partial(dense.link, n_uncertain=network.layers[layer - 1].width)
-            links.append(jax.vmap(link, in_axes=(0, 0, None))(nodes, factors[layer], inputs))
-    return Member(params, latents, tuple(factors), tuple(links))
+    return Member(params, latents, alpha, tuple(links))
 
 
-def propagate(network: Network, member: Member, data: Data, x: Array) -> Gaussian:
+def factors(network: Network, member: Member, data: Data) -> tuple[Factor, ...]:
+    """L⁻¹ and α of all nodes, layer by layer: what joint draws need."""
+    factorise = jax.vmap(dense.factorise, in_axes=(0, None, 0, 0))
+    return tuple(
+        factorise(*_layer(network, layer, member.params, member.latents, data))
+        for layer in range(network.depth)
+    )
+
+
+def _layer(
+    network: Network, layer: int, params: Params, latents: Latents, data: Data
+) -> tuple[Node, Array, Array, Sites]:
+    """Nodes, inputs (n, D), targets (P, n) and sites of a layer."""
+    return (
+        layer_nodes(network.layers[layer], params[layer]),
+        layer_inputs(network, layer, data.x, latents),
+        layer_targets(network, layer, data, latents).T,
+        layer_sites(network, layer, data),
+    )
+
+
+def propagate(network: Network, member: Member, whitening: Array, data: Data, x: Array) -> Gaussian:
     """Moments (m, q) of the outputs at test points x (m, d), layer by layer.
 
     Each layer's outputs are treated as independent normals that feed the next layer, which makes
@@ -68,8 +99,8 @@ def propagate(network: Network, member: Member, data: Data, x: Array) -> Gaussia
     working memory is one node's.
     """
     nodes = layer_nodes(network.layers[0], member.params[0])
-    first = lambda node: dense.predict(node[0], node[1], data.x, x)  # noqa: E731
-    moments = jax.lax.map(first, (nodes, member.factors[0]))
+    first = lambda node: dense.predict(node[0], Factor(node[1], node[2]), data.x, x)  # noqa: E731
+    moments = jax.lax.map(first, (nodes, whitening, member.alpha))
     for layer, links in enumerate(member.links, 1):
         moments = _propagate_layer(
             network, layer, member, data, x, links, Gaussian(moments.mean.T, moments.var.T)
@@ -89,12 +120,12 @@ def _propagate_layer(
 
 
 def propagate_blocks(
-    network: Network, member: Member, data: Data, x: Array, n_blocks: Array
+    network: Network, member: Member, whitening: Array, data: Data, x: Array, n_blocks: Array
 ) -> Gaussian:
     """`propagate` for the first blocks of x (blocks, m, d): moments (blocks, m, q), else zero."""
 
     def block(index: Array, moments: Gaussian) -> Gaussian:
-        one = propagate(network, member, data, x[index])
+        one = propagate(network, member, whitening, data, x[index])
         return jax.tree.map(lambda whole, part: whole.at[index].set(part), moments, one)
 
     nothing = jnp.zeros((*x.shape[:2], network.n_outputs), x.dtype)
@@ -104,27 +135,45 @@ def propagate_blocks(
 def mix_in(
     network: Network,
     members: Member,
+    chain: Array,
     shares: Array,
+    whitening: Array,
     data: Data,
     x: Array,
     n_blocks: Array,
     mixed: Gaussian,
+    n_tiles: int,
 ) -> Gaussian:
     """The mixture after some more members, stacked, given the mixture of those before them.
 
-    A member's share is its weight over the sum of the weights up to its own.
+    A member's share is its weight over the sum of the weights up to its own; its ``chain`` is the
+    place of its ``whitening`` among those given. Sums over pairs of
+    design points take ``n_tiles`` tiles of them at a time.
     """
 
-    def add(mixed: Gaussian, step: tuple[Member, Array]) -> tuple[Gaussian, None]:
-        member, share = step
-        one = propagate_blocks(network, member, data, x, n_blocks)
+    def add(mixed: Gaussian, step: tuple[Member, Array, Array]) -> tuple[Gaussian, None]:
+        member, chain, share = step
+        member = _with_tiles(member, n_tiles)
+        one = propagate_blocks(network, member, whitening[chain], data, x, n_blocks)
         both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed, one)
         return mixture(both, jnp.stack([1.0 - share, share])), None
 
-    return jax.lax.scan(add, mixed, (members, shares))[0]
+    return jax.lax.scan(add, mixed, (members, chain, shares))[0]
 
 
-def draw(key: Array, network: Network, member: Member, data: Data, x: Array) -> Array:
+def _with_tiles(member: Member, n_tiles: int) -> Member:
+    group = jax.vmap(lambda link: Link(link.alpha, pairs.grouped(link.pairs, n_tiles)))
+    return dataclasses.replace(member, links=tuple(map(group, member.links)))
+
+
+def draw(
+    key: Array,
+    network: Network,
+    factors: tuple[Factor, ...],
+    member: Member,
+    data: Data,
+    x: Array,
+) -> Array:
     """One joint draw (m, q) of the outputs at known inputs (m, d), through drawn hidden layers."""
     below: tuple[Array, ...] = ()
     for layer, spec in enumerate(network.layers):
@@ -134,7 +183,7 @@ def draw(key: Array, network: Network, member: Member, data: Data, x: Array) -> 
         keys = jax.random.split(jax.random.fold_in(key, layer), spec.width)
         normals = jax.vmap(lambda k: jax.random.normal(k, x.shape[:1], x.dtype))(keys)
         drawn = jax.vmap(dense.draw_posterior, in_axes=(0, 0, None, None, 0))(
-            nodes, member.factors[layer], inputs, at, normals
+            nodes, factors[layer], inputs, at, normals
         )
         below = (*below, drawn.T)
     return below[-1]
@@ -147,25 +196,25 @@ def leave_one_out(ensemble: Ensemble) -> Gaussian:
     left-out point present, so it is optimistic.
     """
     network, data = ensemble.network, ensemble.data
-    sites = layer_sites(network, network.depth - 1, data)
 
     def per_member(member: Member) -> Gaussian:
-        nodes = layer_nodes(network.layers[-1], member.params[-1])
-        each = jax.vmap(dense.leave_one_out)(nodes, member.factors[-1], data.y.T, sites)
+        last = _layer(network, network.depth - 1, member.params, member.latents, data)
+        each = jax.vmap(dense.leave_one_out, in_axes=(0, None, 0, 0))(*last)
         return Gaussian(each.mean.T, each.var.T)
 
-    return mixture(jax.vmap(per_member)(ensemble.members), ensemble.weights)
+    return mixture(jax.lax.map(per_member, ensemble.members), ensemble.weights)
 
 
 def conditional_mean(network: Network, member: Member, data: Data, x: Array) -> Latents:
     """Hidden layers at new inputs (m, d), each at its conditional mean given the imputation."""
     below: tuple[Array, ...] = ()
+    alphas = (member.alpha, *(link.alpha for link in member.links))
     for layer, spec in enumerate(network.layers[:-1]):
         inputs = layer_inputs(network, layer, data.x, member.latents)
         at = layer_inputs(network, layer, x, below)
         nodes = layer_nodes(spec, member.params[layer])
         mean = jax.vmap(dense.posterior_mean, in_axes=(0, 0, None, None))(
-            nodes, member.factors[layer], inputs, at
+            nodes, alphas[layer], inputs, at
         )
         below = (*below, mean.T)
     return below
