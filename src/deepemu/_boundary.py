@@ -23,7 +23,8 @@ from deepemu.core.predict import Ensemble, Member
 T = TypeVar("T")
 
 SMALLEST_BUCKET = 16
-DRAW_STREAM = 1
+# Streams of keys: the same seed may train an emulator and draw from it.
+TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
 
 # Blocks of test rows in a chunk, rows of a block, and tiles of pairs of design points in work: the
 # values of a tile at the rows of a block stay in a CPU's second-level cache, and 32 keep a GPU
@@ -64,19 +65,19 @@ def pack(x: np.ndarray, y: np.ndarray, counts: np.ndarray, squares: np.ndarray) 
     return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), jnp.asarray(squares))
 
 
-def seed_key(seed: int) -> Array:
-    return jax.random.key(seed)
+def keys(seed: int, stream: int, n: int) -> np.ndarray:
+    """``n`` keys (n, 2) for the core, independent between seeds and streams.
 
-
-def split_key(key: Array, n: int) -> Array:
-    return jax.random.split(key, n)
+    Made by NumPy: JAX would compile a program for every operation on keys outside of one.
+    """
+    return np.random.SeedSequence([seed, stream]).generate_state(2 * n, np.uint32).reshape(n, 2)
 
 
 # --- training --------------------------------------------------------------------------------
 
 
 def train_block(
-    keys: Array,
+    keys: np.ndarray,
     net: Network,
     schedule: sem.Schedule,
     effort: sem.Effort,
@@ -94,18 +95,25 @@ def train_block(
     """
     train = _train_together if current().platform == "gpu" else _train_apart
     fixed: dict[str, Any] = {
-        "network": net, "schedule": schedule, "effort": effort, "data": data,
-        "first": jnp.asarray(first), "n_iterations": jnp.asarray(n_iter),
+        "network": net, "schedule": dataclasses.replace(schedule, nodes=_nodes()), "effort": effort, "data": data,
+        "first": np.int32(first), "n_iterations": np.int32(n_iter),
     }  # fmt: skip
     chains, traces = train(keys, chains, fixed, lambda n_chains: advance(n_iter * n_chains))
     return chains, jax.tree.map(lambda path: path[:, :n_iter], stack(traces))
+
+
+def _nodes() -> sem.Nodes:
+    return sem.InTurn() if current().platform == "cpu" else sem.Together()
 
 
 Ends = tuple[list[sem.Chain], list[sem.Trace]]
 
 
 def _train_apart(
-    keys: Array, chains: Sequence[sem.Chain], fixed: dict[str, Any], done: Callable[[int], None]
+    keys: np.ndarray,
+    chains: Sequence[sem.Chain],
+    fixed: dict[str, Any],
+    done: Callable[[int], None],
 ) -> Ends:
     program = compiled(sem.train_block, ("network", "schedule"))
     tasks = [
@@ -120,7 +128,10 @@ def _train_apart(
 
 
 def _train_together(
-    keys: Array, chains: Sequence[sem.Chain], fixed: dict[str, Any], done: Callable[[int], None]
+    keys: np.ndarray,
+    chains: Sequence[sem.Chain],
+    fixed: dict[str, Any],
+    done: Callable[[int], None],
 ) -> Ends:
     program = compiled(_train_in_step, ("network", "schedule"))
     ends = program(keys, tuple(chains), **fixed)
@@ -148,7 +159,11 @@ def _train_in_step(
 
 def average(paths: Params) -> Params:
     """Parameters of stacked chains averaged over iterations, the second axis."""
-    return to_numpy(jax.vmap(sem.average)(paths))
+    return to_numpy(compiled(_average)(paths))
+
+
+def _average(paths: Params) -> Params:
+    return jax.vmap(sem.average)(paths)
 
 
 def stack(trees: Sequence[T]) -> T:
@@ -162,8 +177,8 @@ def row(tree: T, index: int | slice) -> T:
 
 
 def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) -> sem.Effort:
-    brackets = impute.Brackets(jnp.asarray(bracket_factor), jnp.asarray(adapt))
-    return sem.Effort(jnp.asarray(n_sweeps), jnp.asarray(n_scoring), brackets)
+    brackets = impute.Brackets(np.float64(bracket_factor), np.bool_(adapt))  # type: ignore[arg-type]
+    return sem.Effort(np.int32(n_sweeps), np.int32(n_scoring), brackets)  # type: ignore[arg-type]
 
 
 def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
@@ -198,13 +213,14 @@ def fit_single_layer(
 
     A few steps from each start (along the first axis) choose the one that is followed to the top.
     """
-    return compiled(_fit_single_layer, ("network_",))(
-        net, starts, data, *(jnp.asarray(v) for v in (n_scout, n_polish, tolerance))
+    return compiled(_fit_single_layer, ("network_", "nodes"))(
+        net, _nodes(), starts, data, *(jnp.asarray(v) for v in (n_scout, n_polish, tolerance))
     )
 
 
 def _fit_single_layer(
     network_: Network,
+    nodes: sem.Nodes,
     starts: LayerParams,
     data: Data,
     n_scout: Array,
@@ -214,7 +230,9 @@ def _fit_single_layer(
     sites = network.layer_sites(network_, 0, data)
 
     def ascend(start: LayerParams, n_steps: Array) -> tuple[LayerParams, Array]:
-        return sem.fit_layer(network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance)
+        return sem.fit_layer(
+            nodes, network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance
+        )
 
     ends, values = jax.lax.map(lambda start: ascend(start, n_scout), starts)
     best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), axis=0)
@@ -225,13 +243,13 @@ def _fit_single_layer(
 # --- prediction ------------------------------------------------------------------------------
 
 
-def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[Array, Array]]:
+def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[np.int32, np.ndarray]]:
     """Chunks (blocks, rows, d) of padded rows, with the number of blocks that hold true rows."""
     n_blocks, n_rows = blocks
     size = n_blocks * n_rows
-    padded = pad_rows(x, -(-x.shape[0] // size) * size).reshape(-1, n_blocks, n_rows, x.shape[1])
+    padded = np.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, n_blocks, n_rows, x.shape[1])
     used = [min(n_blocks, -(-(x.shape[0] - first) // n_rows)) for first in range(0, len(x), size)]
-    return [(jnp.asarray(n), chunk) for n, chunk in zip(used, padded, strict=True)]
+    return [(np.int32(n), chunk) for n, chunk in zip(used, padded, strict=True)]
 
 
 def _shares(weights: np.ndarray) -> np.ndarray:
@@ -266,7 +284,8 @@ def _predict_piece(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.nd
     chunks = _chunks(x, blocks)
     shares = _shares(np.asarray(ensemble.weights))
     at_once = 1 if on_cpu else len(shares)
-    data, nothing = jax.device_put(ensemble.data), jnp.zeros((*blocks, ensemble.network.n_outputs))
+    data = jax.device_put(ensemble.data)
+    nothing = jax.device_put(np.zeros((*blocks, ensemble.network.n_outputs)))
     mixed = [Gaussian(nothing, nothing)] * len(chunks)
     program = compiled(predict.mix_in, ("network", "n_tiles"))
     for first in range(0, len(shares), at_once):
@@ -301,8 +320,7 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
     picks = np.random.default_rng(seed).choice(
         len(ensemble.weights), n_samples, p=np.asarray(ensemble.weights)
     )
-    # A stream of its own: the same seed may have trained the emulator.
-    keys = split_key(jax.random.fold_in(seed_key(seed), DRAW_STREAM), n_samples)
+    draw_keys = keys(seed, DRAW_STREAM, n_samples)
     factorise, draw = (compiled(of, ("network",)) for of in (predict.factors, predict.draw))
     rows = pad_rows(x, bucket(len(x)))
     draws: dict[int, Array] = {}
@@ -310,7 +328,7 @@ def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> 
         member = row(ensemble.members, pick)
         factors = factorise(ensemble.network, member, ensemble.data)
         for k in map(int, np.flatnonzero(picks == pick)):
-            draws[k] = draw(keys[k], ensemble.network, factors, member, ensemble.data, rows)
+            draws[k] = draw(draw_keys[k], ensemble.network, factors, member, ensemble.data, rows)
     return np.stack([draws[k] for k in range(n_samples)])[:, : len(x)]
 
 

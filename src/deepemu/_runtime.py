@@ -20,9 +20,14 @@ T = TypeVar("T")
 DEVICES = ("auto", "cpu", "gpu")
 # Below this, LAPACK's own threads cost more than they give.
 ROWS_FOR_BLAS_THREADS = 500
-# XLA's thread pool costs more than it gives on matrices of a few hundred rows, and its fusion
-# emitters double the compile time without making these programs faster.
-CPU_OPTIONS = {"xla_cpu_multi_thread_eigen": False, "xla_cpu_use_fusion_emitters": False}
+# XLA's thread pool costs more than it gives on matrices of a few hundred rows; its fusion emitters
+# double the compile time, and more than the first level of optimisation adds a quarter, without
+# making these programs faster.
+CPU_OPTIONS = {
+    "xla_cpu_multi_thread_eigen": False,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_backend_optimization_level": 1,
+}
 
 
 @dataclass(frozen=True)
@@ -145,14 +150,14 @@ def _signature(arguments: Any) -> Any:
 
 
 @functools.cache
-def _options(platform: str) -> dict[str, bool] | None:
+def _options(platform: str) -> dict[str, bool | int] | None:
     """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
     if platform != "cpu":
         return None
     return {name: value for name, value in CPU_OPTIONS.items() if _is_known(name, value)}
 
 
-def _is_known(option: str, value: bool) -> bool:
+def _is_known(option: str, value: bool | int) -> bool:
     try:
         jax.jit(lambda x: x, compiler_options={option: value}).lower(0.0).compile()
     except jax.errors.JaxRuntimeError:

@@ -106,8 +106,7 @@ def train(
 
     A Ctrl-C ends training after the current block, and the ensemble is built from what is there.
     """
-    key_train, key_keep = _boundary.split_key(_boundary.seed_key(seed), 2)
-    keys = _boundary.split_key(key_train, len(chains))
+    keys = _boundary.keys(seed, _boundary.TRAIN_STREAM, len(chains))
     effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.bracket, True)
     steps = plan.n_iter + plan.n_imputations
     blocks = Blocks(plan)
@@ -128,7 +127,7 @@ def train(
             _warn_interrupted(f"{blocks.n_done} of {plan.n_iter} iterations")
             interrupt.requested = False
         progress.skip((plan.n_iter - blocks.n_done) * len(chains))
-        return _impute(key_keep, network, plan, chains, data, blocks.trace, progress, interrupt)
+        return _impute(seed, network, plan, chains, data, blocks.trace, progress, interrupt)
 
 
 class Blocks:
@@ -214,7 +213,7 @@ def _average_late(plan: Plan, chains: list[sem.Chain], trace: sem.Trace) -> list
 
 
 def _impute(
-    key: jax.Array,
+    seed: int,
     network: Network,
     plan: Plan,
     chains: list[sem.Chain],
@@ -232,7 +231,7 @@ def _impute(
     for index in range(plan.n_imputations):
         n_steps = THIN_STEPS + (BURN_STEPS if index == 0 else 0)
         effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
-        keys = _boundary.split_key(jax.random.fold_in(key, index), len(chains))
+        keys = _boundary.keys(seed, _boundary.KEEP_STREAM + index, len(chains))
         chains, _ = _boundary.train_block(
             keys, network, plan.schedule, effort, chains, data, 0, 1, progress.advance
         )

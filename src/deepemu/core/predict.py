@@ -174,13 +174,17 @@ def draw(
     data: Data,
     x: Array,
 ) -> Array:
-    """One joint draw (m, q) of the outputs at known inputs (m, d), through drawn hidden layers."""
+    """One joint draw (m, q) of the outputs at known inputs (m, d), through drawn hidden layers.
+
+    ``key`` is two words of 32 random bits.
+    """
     below: tuple[Array, ...] = ()
     for layer, spec in enumerate(network.layers):
         inputs = layer_inputs(network, layer, data.x, member.latents)
         at = layer_inputs(network, layer, x, below)
         nodes = layer_nodes(spec, member.params[layer])
-        keys = jax.random.split(jax.random.fold_in(key, layer), spec.width)
+        key_layer = jax.random.fold_in(jax.random.wrap_key_data(key), layer)
+        keys = jax.random.split(key_layer, spec.width)
         normals = jax.vmap(lambda k: jax.random.normal(k, x.shape[:1], x.dtype))(keys)
         drawn = jax.vmap(dense.draw_posterior, in_axes=(0, 0, None, None, 0))(
             nodes, factors[layer], inputs, at, normals
