@@ -16,6 +16,7 @@ import numpy as np
 from deepemu._runtime import compiled, current, in_threads
 from deepemu._types import Array
 from deepemu.core import impute, network, predict, sem
+from deepemu.core.dense import Linked
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
 from deepemu.core.predict import Ensemble, Member
@@ -26,11 +27,11 @@ SMALLEST_BUCKET = 16
 # Streams of keys: the same seed may train an emulator and draw from it.
 TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
 
-# Blocks of test rows in a chunk, rows of a block, and tiles of pairs of design points in work: the
-# values of a tile at the rows of a block stay in a CPU's second-level cache, and 32 keep a GPU
-# busy. A program runs the blocks that hold true rows.
-CPU_BLOCKS, CPU_TILES = (32, 32), 1
-GPU_BLOCKS, GPU_TILES = (8, 2048), 32
+# Blocks of test rows in a chunk, and rows of a block: the values of a tile of pairs at the rows of
+# a block stay in a CPU's second-level cache, and keep a GPU busy. A program runs the blocks that
+# hold true rows.
+CPU_BLOCKS = (32, 32)
+GPU_BLOCKS = (8, 2048)
 
 
 def bucket(n_rows: int) -> int:
@@ -95,7 +96,8 @@ def train_block(
     """
     train = _train_together if current().platform == "gpu" else _train_apart
     fixed: dict[str, Any] = {
-        "network": net, "schedule": dataclasses.replace(schedule, nodes=_nodes()), "effort": effort, "data": data,
+        "network": net, "schedule": dataclasses.replace(schedule, nodes=_nodes()),
+        "effort": effort, "data": data,
         "first": np.int32(first), "n_iterations": np.int32(n_iter),
     }  # fmt: skip
     chains, traces = train(keys, chains, fixed, lambda n_chains: advance(n_iter * n_chains))
@@ -260,14 +262,30 @@ def _shares(weights: np.ndarray) -> np.ndarray:
 def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mixture mean and variance (m, q) over all members at scaled inputs (m, d).
 
-    Members come one by one and are mixed in, so that memory holds one member and one mixture. On a
-    GPU they are there at once, and a program takes a chunk through all of them.
+    Rows at which the cheapest form of the pair expectations is not accurate, because a hidden
+    variable is very uncertain there, are computed again in the general form.
     """
-    n_rows = (CPU_BLOCKS if current().platform == "cpu" else GPU_BLOCKS)[1]
-    pieces = _pieces(x, current().threads, n_rows)
-    moments = _in_order(functools.partial(_predict_piece, ensemble, piece) for piece in pieces)
-    mean, var = (np.concatenate(each) for each in zip(*moments, strict=True))
+    mean, var, suited = _mixture(ensemble, x, predict.CHEAPEST)
+    if not np.all(suited):
+        mean[~suited], var[~suited], _ = _mixture(ensemble, x[~suited], predict.GENERAL)
     return mean, var
+
+
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
+
+
+def _mixture(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
+    """Mean (m, q), variance (m, q) and whether the form suits (m,), in pieces for all threads."""
+    tasks = (
+        functools.partial(_mixture_of_piece, ensemble, piece, form)
+        for piece in _pieces(x, current().threads, _blocks()[1])
+    )
+    mean, var, suited = (np.concatenate(each) for each in zip(*_in_order(tasks), strict=True))
+    return mean, var, suited
+
+
+def _blocks() -> tuple[int, int]:
+    return CPU_BLOCKS if current().platform == "cpu" else GPU_BLOCKS
 
 
 def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
@@ -278,28 +296,41 @@ def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
     return [piece for piece in np.split(x, cuts) if len(piece)]
 
 
-def _predict_piece(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    on_cpu = current().platform == "cpu"
-    blocks, n_tiles = (CPU_BLOCKS, CPU_TILES) if on_cpu else (GPU_BLOCKS, GPU_TILES)
-    chunks = _chunks(x, blocks)
+def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
+    """Members come one by one and are mixed in, so that memory holds one member and one mixture.
+
+    On a GPU they are there at once, and a program takes a chunk of rows through all of them.
+    """
+    on_cpu, shape = current().platform == "cpu", _blocks()
+    method = predict.Method(form, predict.RowsInside() if on_cpu else predict.RowsOutside())
+    chunks = _chunks(x, shape)
     shares = _shares(np.asarray(ensemble.weights))
     at_once = 1 if on_cpu else len(shares)
     data = jax.device_put(ensemble.data)
-    nothing = jax.device_put(np.zeros((*blocks, ensemble.network.n_outputs)))
-    mixed = [Gaussian(nothing, nothing)] * len(chunks)
-    program = compiled(predict.mix_in, ("network", "n_tiles"))
+    nothing = np.zeros((*shape, ensemble.network.n_outputs))
+    start = jax.device_put(Linked(Gaussian(nothing, nothing), np.ones(shape, bool)))  # type: ignore[arg-type]
+    mixed = [start] * len(chunks)
+    program = compiled(predict.mix_in, ("network", "method"))
     for first in range(0, len(shares), at_once):
-        some = slice(first, first + at_once)
-        chain = np.asarray(ensemble.chain)[some]
-        whitening = row(ensemble.whitening, slice(chain.min(), chain.max() + 1))
-        some_members = jax.device_put(
-            (row(ensemble.members, some), chain - chain.min(), shares[some], whitening)
-        )
+        some = jax.device_put(_some_members(ensemble, shares, slice(first, first + at_once)))
         mixed = [
-            program(ensemble.network, *some_members, data, rows, n_blocks, before, n_tiles)
+            program(ensemble.network, method, *some, data, rows, n_blocks, before)
             for (n_blocks, rows), before in zip(chunks, mixed, strict=True)
         ]
-    return _rows([each.mean for each in mixed], len(x)), _rows([each.var for each in mixed], len(x))
+    return (
+        _rows([each.moments.mean for each in mixed], len(x)),
+        _rows([each.moments.var for each in mixed], len(x)),
+        _rows([each.suited[..., None] for each in mixed], len(x))[:, 0],
+    )
+
+
+def _some_members(
+    ensemble: Ensemble, shares: np.ndarray, some: slice
+) -> tuple[Member, np.ndarray, np.ndarray, Array]:
+    """Members with their chains, shares and the whitening of those chains."""
+    chain = np.asarray(ensemble.chain)[some]
+    whitening = row(ensemble.whitening, slice(chain.min(), chain.max() + 1))
+    return row(ensemble.members, some), chain - chain.min(), shares[some], whitening
 
 
 def _rows(chunks: Sequence[Array], n_rows: int) -> np.ndarray:

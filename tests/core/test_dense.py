@@ -22,7 +22,7 @@ def predict_linked(node, inputs, target, sites, at):
     """Moments at one test point whose first columns are uncertain."""
     link = dense.link(node, inputs, target, sites, at.uncertain.mean.shape[0])
     rows = jax.tree.map(lambda values: values[None], at)
-    return jax.tree.map(lambda m: m[0], dense.predict_linked(node, link, inputs, rows))
+    return jax.tree.map(lambda m: m[0], dense.predict_linked(node, link, inputs, rows, -1).moments)
 
 
 leave_one_out = jax.jit(dense.leave_one_out)

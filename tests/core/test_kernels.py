@@ -84,9 +84,15 @@ def pair_expectation_matrix(kernel, w, mean, var, inverse):
     """Each J_ij as the sum over pairs whose only weight is that of i and j."""
     delta, scaled = kernels.scaled(w, mean[None], var[None], inverse)
 
+    forms = kernel.pair_forms()
+
     def entry(weights):
         tiles = pairs.tiled(kernel, 0.5 * (weights + weights.T), w * inverse[None])
-        return pairs.expected_sum(kernel, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
+        values = [
+            pairs.expected_sum(form, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
+            for form in (forms[0], forms[-1])
+        ]
+        return jnp.where(forms[0].suits(scaled)[0], *values)
 
     n = len(w)
     return jax.lax.map(entry, jnp.eye(n * n).reshape(n * n, n, n)).reshape(n, n)
@@ -105,7 +111,7 @@ def pair_expectation(kernel, delta_i, delta_j, var):
     """Elementwise J, in the first form that suits each variance."""
     forms = kernel.pair_forms()
     values = [pair_in_form(form, delta_i, delta_j, var) for form in forms]
-    narrow = jax.vmap(forms[0].suits)(var)
+    narrow = forms[0].suits(var[None, None])
     return jnp.where(narrow, values[0], values[-1]), kernel.pair_decay(delta_j - delta_i)
 
 

@@ -37,6 +37,9 @@ def assert_padding_is_silent(plain, one, two):
         np.testing.assert_allclose(a, b, **ROUND_OFF)
 
 
+METHOD = predict.Method(predict.CHEAPEST, predict.RowsInside())
+
+
 def without_padding(tree):
     return jax.tree.map(lambda rows: rows[:N_ROWS], tree)
 
@@ -55,7 +58,9 @@ def everything(node, inputs, target, sites, at):
         dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
         dense.predict(node, factor, inputs, at[None]),
-        dense.predict_linked(node, dense.link(node, inputs, target, sites, 2), inputs, uncertain),
+        dense.predict_linked(
+            node, dense.link(node, inputs, target, sites, 2), inputs, uncertain, 0
+        ),
         dense.posterior_mean(node, factor.alpha, inputs, jnp.stack([at, at + 0.1])),
         dense.draw_posterior(
             node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])
@@ -169,7 +174,7 @@ def test_sweeps_do_not_see_padded_rows(arrays, garbage_in_latents):
     Garbage in latents only turns with the ellipse; zeros stay zeros.
     """
     plain, one, two = (
-        train(jax.random.key(4), PARAMS, data, latents, 0)[0].imputation
+        train(jnp.array([0, 4], jnp.uint32), PARAMS, data, latents, 0)[0].imputation
         for data, latents in variants(arrays, garbage_in_latents)
     )
     assert np.all(plain.latents[0] != arrays[2])
@@ -184,7 +189,7 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
     at = rng.uniform(size=(4, 2))
     outcomes = []
     for data, latents in variants(arrays, garbage_in_latents=False):
-        chain, trace = train(jax.random.key(4), PARAMS, data, latents, 2)
+        chain, trace = train(jnp.array([0, 4], jnp.uint32), PARAMS, data, latents, 2)
         np.testing.assert_array_equal(chain.imputation.latents[0][N_ROWS:], 0.0)
         outcomes.append((trace, predicted(chain, data, at)))
     assert_padding_is_silent(*outcomes)
@@ -195,10 +200,15 @@ def predicted(chain, data, at):
     member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
     return (
         predict.propagate(
-            NETWORK, member, predict.whitening(NETWORK, chain.params, data), data, at
+            NETWORK, METHOD, member, predict.whitening(NETWORK, chain.params, data), data, at
         ),
         predict.draw(
-            jax.random.key(5), NETWORK, predict.factors(NETWORK, member, data), member, data, at
+            jnp.array([0, 5], jnp.uint32),
+            NETWORK,
+            predict.factors(NETWORK, member, data),
+            member,
+            data,
+            at,
         ),
         predict.conditional_mean(NETWORK, member, data, at),
     )

@@ -28,7 +28,8 @@ def expected_sums(n_together, weights, w, mean, var, inverse, factor):
     kernel = kernels.SquaredExponential()
     delta, scaled = kernels.scaled(w, mean, var, inverse)
     tiles = pairs.grouped(pairs.tiled(kernel, weights, w * inverse[None]), n_together)
-    return pairs.expected_sum(kernel, tiles, delta, scaled, factor)
+    (form,) = kernel.pair_forms()
+    return pairs.expected_sum(form, tiles, delta, scaled, factor)
 
 
 @pytest.mark.parametrize("n", [1, 12, 16, 37])

@@ -138,7 +138,7 @@ def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
     )  # fmt: skip
 
     chain, trace = train_block(
-        jax.random.key(0), network, Schedule(NodeWise(), BLOCK), effort(2, 20), begin,
+        jnp.array([0, 0], jnp.uint32), network, Schedule(NodeWise(), BLOCK), effort(2, 20), begin,
         data_of(x, y), 0, 4,
     )  # fmt: skip
     (params,) = chain.params
@@ -172,7 +172,8 @@ def train(x, y):
     """Train two layers with two outputs for some iterations of a block."""
     data, schedule = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1)), Schedule(NodeWise(), BLOCK)
     return lambda spent, n_iterations, seed=0, first=0, start=None: train_block(
-        jax.random.key(seed), TWO_LAYERS, schedule, spent, start or start_of(TWO_LAYERS), data,
+        jnp.array([0, seed], jnp.uint32), TWO_LAYERS, schedule, spent,
+        start or start_of(TWO_LAYERS), data,
         first, n_iterations,
     )  # fmt: skip
 
@@ -253,7 +254,7 @@ def test_scoring_learns_the_nugget_from_replicates(rng):
     layer = spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False)
     begin = LayerParams(jnp.zeros((1, 1)), jnp.zeros(1), jnp.full(1, np.log(0.02)))
     sites = sem.Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
-    fit = jax.jit(functools.partial(sem.fit_layer, layer))
+    fit = jax.jit(functools.partial(sem.fit_layer, sem.InTurn(), layer))
     y = np.sin(3 * x)
     (short, value), (long, best) = (fit(begin, x, y, sites, n) for n in (4, 200))
     np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)

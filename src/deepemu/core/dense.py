@@ -266,21 +266,32 @@ def predict(node: Node, factor: Factor, inputs: Array, at: Array) -> Gaussian:
     return Gaussian(factor.alpha @ cross, node.scale * relative)
 
 
-def predict_linked(node: Node, link: Link, inputs: Array, at: Inputs) -> Gaussian:
+@record
+class Linked:
+    """Moments at test points, and where the form of J they were computed with is accurate."""
+
+    moments: Gaussian
+    suited: Array
+
+
+def predict_linked(node: Node, link: Link, inputs: Array, at: Inputs, form: int) -> Linked:
     """Mean and variance of the output where inputs are uncertain, (3) and (4) of the paper.
 
     μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)) = Σ A∘J − μ² + σ² (1 + η),
-    never below σ²η. A known column has I = r and J = r rᵀ.
+    never below σ²η. A known column has I = r and J = r rᵀ. ``form`` is the place of the form of J
+    among `Kernel.pair_forms`.
     """
+    pair_form = node.kernel.pair_forms()[form]
     n_uncertain = at.uncertain.mean.shape[1]
     hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
     inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
     at_known = kernels.correlation_matrix(node.kernel, known, at.known, inverse_known)
     delta, var = kernels.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
     mean = link.alpha @ (kernels.expectation_matrix(node.kernel, delta, var) * at_known)
-    second = pairs.expected_sum(node.kernel, link.pairs, delta, var, at_known)
+    second = pairs.expected_sum(pair_form, link.pairs, delta, var, at_known)
     floor = node.scale * node.nugget
-    return Gaussian(mean, jnp.maximum(second - mean**2 + node.scale + floor, floor))
+    moments = Gaussian(mean, jnp.maximum(second - mean**2 + node.scale + floor, floor))
+    return Linked(moments, pair_form.suits(var))
 
 
 def posterior_mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:

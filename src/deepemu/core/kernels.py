@@ -69,7 +69,7 @@ class PairForm(Protocol):
     """
 
     def suits(self, var: Array) -> Array:
-        """Whether the form is accurate for all of these variances."""
+        """Whether the form is accurate at each test point (m,), given variances (D, 1, m)."""
 
     def common(self, var: Array) -> Array:
         """The factor of prod_d J that all pairs share."""
@@ -267,7 +267,7 @@ class _SquaredExponentialPairs(PairForm):
     """J = (1+4v)^(-1/2) exp(-(d_i + d_j)^2 / (2 (1+4v)) - (d_i - d_j)^2 / 2), d = delta."""
 
     def suits(self, var: Array) -> Array:
-        return jnp.all(var >= 0.0)
+        return jnp.ones(var.shape[-1], bool)
 
     def common(self, var: Array) -> Array:
         """prod_d (1+4v)^(-1/2)."""
@@ -305,7 +305,7 @@ class _NarrowMaternPairs(PairForm):
     kernel: "_Matern"
 
     def suits(self, var: Array) -> Array:
-        return jnp.all(var <= _NARROW)
+        return jnp.all(var <= _NARROW, axis=(0, 1))
 
     def common(self, var: Array) -> Array:
         return jnp.ones_like(var[0])
@@ -393,7 +393,7 @@ class _WideMaternPairs(PairForm):
     kernel: "_Matern"
 
     def suits(self, var: Array) -> Array:
-        return jnp.all(var >= 0.0)
+        return jnp.ones(var.shape[-1], bool)
 
     def common(self, var: Array) -> Array:
         return jnp.ones_like(var[0])

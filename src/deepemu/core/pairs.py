@@ -55,15 +55,8 @@ def grouped(pairs: Pairs, n_together: int) -> Pairs:
     return Pairs(rows, columns, weights, n_steps, pairs.points)
 
 
-def expected_sum(kernel: Kernel, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
-    """sum_ij A_ij f_i f_j J_ij (m,), in the cheapest form of J that suits all m test points."""
-    forms = kernel.pair_forms()
-    suited = jnp.stack([form.suits(var) for form in forms])
-    branches = [lambda form=form: _sum(form, pairs, delta, var, factor) for form in forms]
-    return jax.lax.switch(jnp.argmax(suited), branches)
-
-
-def _sum(form: PairForm, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
+def expected_sum(form: PairForm, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
+    """sum_ij A_ij f_i f_j J_ij (m,), with J in the given form."""
     every = form.features(delta, var)
     features = [jax.tree.map(lambda f, d=d: _in_blocks(f[d]), every) for d in range(len(delta))]
     factor = _in_blocks(factor)

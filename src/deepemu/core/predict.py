@@ -2,14 +2,15 @@
 
 import dataclasses
 import functools
-from dataclasses import field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
 from deepemu.core import dense, pairs
-from deepemu.core.dense import Factor, Inputs, Link, Node, Sites
+from deepemu.core.dense import Factor, Inputs, Link, Linked, Node, Sites
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.network import (
     Data,
@@ -91,7 +92,44 @@ def _layer(
     )
 
 
-def propagate(network: Network, member: Member, whitening: Array, data: Data, x: Array) -> Gaussian:
+CHEAPEST, GENERAL = 0, -1  # places of a kernel's pair forms
+
+
+@dataclass(frozen=True)
+class RowsInside:
+    """How to add up pairs on a CPU: test rows along the innermost axis fill its vector units."""
+
+    n_tiles: int = 1
+
+    def map(self, function: Callable[[Inputs], Linked], rows: Inputs) -> Linked:
+        return function(rows)
+
+
+@dataclass(frozen=True)
+class RowsOutside:
+    """How to add up pairs on a GPU: the threads of one test row share its features in a cache."""
+
+    n_tiles: int = 64
+
+    def map(self, function: Callable[[Inputs], Linked], rows: Inputs) -> Linked:
+        def one(row: Inputs) -> Linked:
+            found = function(jax.tree.map(lambda column: column[None], row))
+            return jax.tree.map(lambda values: values[0], found)
+
+        return jax.vmap(one)(rows)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How sums over pairs are computed: in which form of J, and in which order."""
+
+    form: int
+    rows: RowsInside | RowsOutside
+
+
+def propagate(
+    network: Network, method: Method, member: Member, whitening: Array, data: Data, x: Array
+) -> Linked:
     """Moments (m, q) of the outputs at test points x (m, d), layer by layer.
 
     Each layer's outputs are treated as independent normals that feed the next layer, which makes
@@ -101,39 +139,59 @@ def propagate(network: Network, member: Member, whitening: Array, data: Data, x:
     nodes = layer_nodes(network.layers[0], member.params[0])
     first = lambda node: dense.predict(node[0], Factor(node[1], node[2]), data.x, x)  # noqa: E731
     moments = jax.lax.map(first, (nodes, whitening, member.alpha))
+    suited = jnp.ones(len(x), bool)
     for layer, links in enumerate(member.links, 1):
-        moments = _propagate_layer(
-            network, layer, member, data, x, links, Gaussian(moments.mean.T, moments.var.T)
-        )
-    return Gaussian(moments.mean.T, moments.var.T)
+        below = Gaussian(moments.mean.T, moments.var.T)
+        linked = _propagate_layer(network, method, layer, member, data, x, links, below)
+        moments, suited = linked.moments, suited & jnp.all(linked.suited, axis=0)
+    return Linked(Gaussian(moments.mean.T, moments.var.T), suited)
 
 
 def _propagate_layer(
-    network: Network, layer: int, member: Member, data: Data, x: Array, links: Link, below: Gaussian
-) -> Gaussian:
+    network: Network,
+    method: Method,
+    layer: int,
+    member: Member,
+    data: Data,
+    x: Array,
+    links: Link,
+    below: Gaussian,
+) -> Linked:
     """Moments (P, m) of a layer's outputs, given those (m, .) of the layer below."""
     spec = network.layers[layer]
     inputs = layer_inputs(network, layer, data.x, member.latents)
     at = Inputs(below, x[:, : spec.n_columns - below.mean.shape[1]])
-    one = lambda node: dense.predict_linked(node[0], node[1], inputs, at)  # noqa: E731
+
+    def one(node: tuple[Node, Link]) -> Linked:
+        predict = lambda rows: dense.predict_linked(*node, inputs, rows, method.form)  # noqa: E731
+        return method.rows.map(predict, at)
+
     return jax.lax.map(one, (layer_nodes(spec, member.params[layer]), links))
 
 
 def propagate_blocks(
-    network: Network, member: Member, whitening: Array, data: Data, x: Array, n_blocks: Array
-) -> Gaussian:
+    network: Network,
+    method: Method,
+    member: Member,
+    whitening: Array,
+    data: Data,
+    x: Array,
+    n_blocks: Array,
+) -> Linked:
     """`propagate` for the first blocks of x (blocks, m, d): moments (blocks, m, q), else zero."""
 
-    def block(index: Array, moments: Gaussian) -> Gaussian:
-        one = propagate(network, member, whitening, data, x[index])
-        return jax.tree.map(lambda whole, part: whole.at[index].set(part), moments, one)
+    def block(index: Array, found: Linked) -> Linked:
+        one = propagate(network, method, member, whitening, data, x[index])
+        return jax.tree.map(lambda whole, part: whole.at[index].set(part), found, one)
 
     nothing = jnp.zeros((*x.shape[:2], network.n_outputs), x.dtype)
-    return jax.lax.fori_loop(0, n_blocks, block, Gaussian(nothing, nothing))
+    start = Linked(Gaussian(nothing, nothing), jnp.ones(x.shape[:2], bool))
+    return jax.lax.fori_loop(0, n_blocks, block, start)
 
 
 def mix_in(
     network: Network,
+    method: Method,
     members: Member,
     chain: Array,
     shares: Array,
@@ -141,22 +199,21 @@ def mix_in(
     data: Data,
     x: Array,
     n_blocks: Array,
-    mixed: Gaussian,
-    n_tiles: int,
-) -> Gaussian:
+    mixed: Linked,
+) -> Linked:
     """The mixture after some more members, stacked, given the mixture of those before them.
 
     A member's share is its weight over the sum of the weights up to its own; its ``chain`` is the
-    place of its ``whitening`` among those given. Sums over pairs of
-    design points take ``n_tiles`` tiles of them at a time.
+    place of its ``whitening`` among those given.
     """
 
-    def add(mixed: Gaussian, step: tuple[Member, Array, Array]) -> tuple[Gaussian, None]:
+    def add(mixed: Linked, step: tuple[Member, Array, Array]) -> tuple[Linked, None]:
         member, chain, share = step
-        member = _with_tiles(member, n_tiles)
-        one = propagate_blocks(network, member, whitening[chain], data, x, n_blocks)
-        both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed, one)
-        return mixture(both, jnp.stack([1.0 - share, share])), None
+        member = _with_tiles(member, method.rows.n_tiles)
+        one = propagate_blocks(network, method, member, whitening[chain], data, x, n_blocks)
+        both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed.moments, one.moments)
+        moments = mixture(both, jnp.stack([1.0 - share, share]))
+        return Linked(moments, mixed.suited & one.suited), None
 
     return jax.lax.scan(add, mixed, (members, chain, shares))[0]
 
