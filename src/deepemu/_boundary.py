@@ -32,6 +32,7 @@ TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
 # hold true rows.
 CPU_BLOCKS = (32, 32)
 GPU_BLOCKS = (8, 2048)
+GPU_TILES = 64
 
 
 def bucket(n_rows: int) -> int:
@@ -302,7 +303,7 @@ def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
     On a GPU they are there at once, and a program takes a chunk of rows through all of them.
     """
     on_cpu, shape = current().platform == "cpu", _blocks()
-    method = predict.Method(form, predict.RowsInside() if on_cpu else predict.RowsOutside())
+    method = predict.Method(form, _order_of_rows(ensemble.network, form))
     chunks = _chunks(x, shape)
     shares = _shares(np.asarray(ensemble.weights))
     at_once = 1 if on_cpu else len(shares)
@@ -322,6 +323,13 @@ def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
         _rows([each.moments.var for each in mixed], len(x)),
         _rows([each.suited[..., None] for each in mixed], len(x))[:, 0],
     )
+
+
+def _order_of_rows(net: Network, form: int) -> predict.RowsInside | predict.RowsOutside:
+    if current().platform == "cpu":
+        return predict.RowsInside()
+    light = all(spec.kernel.pair_forms()[form].light for spec in net.layers)
+    return predict.RowsInside(GPU_TILES) if light else predict.RowsOutside()
 
 
 def _some_members(

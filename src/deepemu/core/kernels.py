@@ -68,6 +68,8 @@ class PairForm(Protocol):
     Arrays have dimensions along their first axis; `product` takes one entry for each.
     """
 
+    light: ClassVar[bool]  # whether a point has few features, so that reading them costs little
+
     def suits(self, var: Array) -> Array:
         """Whether the form is accurate at each test point (m,), given variances (D, 1, m)."""
 
@@ -266,6 +268,8 @@ def _product(one: Callable[[int], Parts], dimensions: int) -> Parts:
 class _SquaredExponentialPairs(PairForm):
     """J = (1+4v)^(-1/2) exp(-(d_i + d_j)^2 / (2 (1+4v)) - (d_i - d_j)^2 / 2), d = delta."""
 
+    light: ClassVar[bool] = True
+
     def suits(self, var: Array) -> Array:
         return jnp.ones(var.shape[-1], bool)
 
@@ -303,6 +307,8 @@ class _NarrowMaternPairs(PairForm):
     """
 
     kernel: "_Matern"
+
+    light: ClassVar[bool] = False
 
     def suits(self, var: Array) -> Array:
         return jnp.all(var <= _NARROW, axis=(0, 1))
@@ -391,6 +397,8 @@ class _WideMaternPairs(PairForm):
     """J exp(aD) from moments outside and between the points that lose nothing at any variance."""
 
     kernel: "_Matern"
+
+    light: ClassVar[bool] = False
 
     def suits(self, var: Array) -> Array:
         return jnp.ones(var.shape[-1], bool)

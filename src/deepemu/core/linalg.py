@@ -1,4 +1,4 @@
-"""Cholesky factors and triangular solves, one matrix at a time on a CPU.
+"""Cholesky factors and triangular solves, one matrix at a time where that is better.
 
 jaxlib hands a batch of matrices to LAPACK by tasks for the thread pool that also runs the programs
 themselves, and waits for them: two programs in flight on two cores wait for each other forever.
@@ -14,13 +14,22 @@ from jax.lax.linalg import triangular_solve
 
 from deepemu._types import Array
 
+LARGE = 1500
 SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
 
 
 def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
-    """``function``, whose batches are loops on a CPU and stay batches elsewhere."""
+    """``function``, whose batches are loops on a CPU, and on a GPU where matrices are large.
+
+    A GPU's batched routines are made for small matrices.
+    """
     looped = jax.custom_batching.sequential_vmap(function)
-    return lambda *matrices: lax.platform_dependent(*matrices, cpu=looped, default=function)
+
+    def call(matrix: Array, *right: Array) -> Array:
+        elsewhere = looped if matrix.shape[-1] >= LARGE else function
+        return lax.platform_dependent(matrix, *right, cpu=looped, default=elsewhere)
+
+    return call
 
 
 cholesky = _one_at_a_time(lambda matrix: lax.linalg.cholesky(matrix, symmetrize_input=False))

@@ -97,7 +97,8 @@ CHEAPEST, GENERAL = 0, -1  # places of a kernel's pair forms
 
 @dataclass(frozen=True)
 class RowsInside:
-    """How to add up pairs on a CPU: test rows along the innermost axis fill its vector units."""
+    """Pairs are added up with test rows along the innermost axis: they fill a CPU's vector units,
+    and read little on a GPU where features are few."""
 
     n_tiles: int = 1
 
@@ -107,9 +108,10 @@ class RowsInside:
 
 @dataclass(frozen=True)
 class RowsOutside:
-    """How to add up pairs on a GPU: the threads of one test row share its features in a cache."""
+    """Pairs are added up for each test row on its own: a GPU's threads share many features in a
+    cache. Fewer tiles than there are, or XLA would unroll the loop and compute features anew."""
 
-    n_tiles: int = 64
+    n_tiles: int = 8
 
     def map(self, function: Callable[[Inputs], Linked], rows: Inputs) -> Linked:
         def one(row: Inputs) -> Linked:
