@@ -87,7 +87,7 @@ def no_imputation() -> Iterator[None]:
 
 def n_evaluations(emulator) -> int:
     """Slice evaluations of all updates since the start of the fit."""
-    return int(np.sum(emulator._chains.imputation.evaluations))
+    return int(sum(chain.imputation.evaluations for chain in emulator._chains))
 
 
 def timed_training(job: Job) -> Result:

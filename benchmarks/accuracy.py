@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import csv
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -349,14 +348,6 @@ def print_verdict(records: list[dict[str, Any]], incumbents: dict[str, Any]) -> 
 # --- command line --------------------------------------------------------------------------------
 
 
-def use_compilation_cache() -> None:
-    """Keep XLA's compiled programs in the user's cache folder, so that reruns start faster."""
-    import jax
-
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    jax.config.update("jax_compilation_cache_dir", str(root / "deepemu" / "xla"))
-
-
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
@@ -375,6 +366,8 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
 
 def main(argv: list[str] | None = None) -> None:
     args = parse_arguments(argv)
+    from deepemu import use_compilation_cache
+
     use_compilation_cache()
     records, incumbents = measure_all(args), load_incumbents()
     rows_by_problem = {

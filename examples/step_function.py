@@ -10,7 +10,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from deepemu import DGP, GP
+from deepemu import DGP, GP, use_compilation_cache
 from deepemu.diagnostics import scores
 
 matplotlib.use("Agg")
@@ -70,4 +70,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
+    use_compilation_cache()
     main()

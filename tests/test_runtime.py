@@ -1,6 +1,8 @@
 """Devices, threads and precision: what a scope sets, and that it is put back."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import jax
@@ -115,3 +117,17 @@ def test_threads_change_no_number(rng):
     np.testing.assert_array_equal(
         one.predict(at, return_std=True), many.predict(at, return_std=True)
     )
+
+
+def test_compiled_programs_are_kept_on_disk(tmp_path):
+    """In a process of its own: the setting holds for a whole process."""
+    code = (
+        "import deepemu, numpy as np\n"
+        f"folder = deepemu.use_compilation_cache({str(tmp_path / 'here')!r})\n"
+        "deepemu.GP().fit(np.eye(3), [0.0, 1.0, 2.0])\n"
+        "assert any(folder.iterdir())\n"
+        f"default = deepemu.use_compilation_cache()\n"
+        f"assert str(default) == {str(tmp_path / 'home' / 'deepemu' / 'xla')!r}, default\n"
+    )
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "home")}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)

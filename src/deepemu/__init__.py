@@ -1,5 +1,6 @@
 """Deep and linked Gaussian-process emulators by stochastic imputation."""
 
+from deepemu._runtime import use_compilation_cache
 from deepemu.errors import (
     DataWarning,
     DeepemuError,
@@ -23,4 +24,5 @@ __all__ = [
     "InterruptedFitWarning",
     "Layer",
     "NumericalError",
+    "use_compilation_cache",
 ]

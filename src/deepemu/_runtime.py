@@ -2,11 +2,13 @@
 
 import contextvars
 import functools
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
@@ -112,6 +114,24 @@ def blas_threads(runtime: Runtime, n_programs: int, n_rows: int) -> int:
     """Threads for LAPACK where programs leave cores idle and matrices are large."""
     idle = runtime.threads // max(min(n_programs, runtime.threads), 1)
     return max(idle, 1) if n_rows >= ROWS_FOR_BLAS_THREADS else 1
+
+
+# --- the cache on disk -----------------------------------------------------------------------
+
+
+def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
+    """Keep compiled programs between processes; call it before the first fit. Returns the folder.
+
+    By default they go to ``deepemu/xla`` in the user's cache folder (``$XDG_CACHE_HOME`` or
+    ``~/.cache``). The cache is JAX's own and holds for the whole process, so it is never turned on
+    by itself; delete the folder at will.
+    """
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    path = home / "deepemu" / "xla" if folder is None else Path(folder)
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    return path
 
 
 # --- programs --------------------------------------------------------------------------------
