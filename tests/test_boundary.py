@@ -1,5 +1,6 @@
 """The door to JAX: precision, padding, buckets, chunks."""
 
+import functools
 import threading
 
 import jax
@@ -7,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu import GP, _boundary, _runtime
+from deepemu import DGP, GP, _boundary, _runtime
+from deepemu.core import predict, sem
 
 
 def test_double_precision_is_a_scope():
@@ -94,6 +96,37 @@ def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
 def test_shares_are_those_of_a_running_mean():
     weights = np.array([0.0, 0.25, 0.0, 0.75])
     np.testing.assert_allclose(_boundary._shares(weights), [0.0, 1.0, 0.0, 0.75])
+
+
+def test_rows_that_the_cheapest_form_does_not_suit_are_computed_again(rng, monkeypatch):
+    x = rng.random((12, 2))
+    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+    at, unsuited = rng.random((40, 2)), np.arange(40) % 3 == 0
+    mixture, seen = _boundary._mixture, []
+
+    def partly_unsuited(ensemble, rows, form):
+        mean, var, suited = mixture(ensemble, rows, form)
+        seen.append((form, len(rows)))
+        is_first = form == predict.CHEAPEST
+        return mean + (0.0 if is_first else 1.0), var, suited & ~unsuited if is_first else suited
+
+    expected = emulator.predict(at)
+    monkeypatch.setattr(_boundary, "_mixture", partly_unsuited)
+    shifted = (emulator.predict(at) - expected) / emulator._scaling.y_std[0]
+    np.testing.assert_allclose(shifted, unsuited.astype(float), atol=1e-7)
+    assert seen == [(predict.CHEAPEST, 40), (predict.GENERAL, unsuited.sum())]
+
+
+def test_chains_in_step_are_the_chains_apart(rng, monkeypatch):
+    """What a GPU runs, on this CPU: the first iterations agree to rounding."""
+    x = rng.random((10, 2))
+    settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 1}
+    apart = DGP(**settings).fit(x, x[:, 0] ** 2)
+    monkeypatch.setattr(_boundary, "_train_apart", _boundary._train_together)
+    monkeypatch.setattr(_boundary, "_nodes", sem.Together)
+    in_step = DGP(**settings).fit(x, x[:, 0] ** 2)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, apart.trace_, in_step.trace_)
 
 
 def test_unknown_compiler_options_are_left_out(monkeypatch):

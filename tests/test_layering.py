@@ -22,6 +22,7 @@ ORDER = (
     "errors",
     "core.gaussian",
     "core.exponential",
+    "core.keys",
     "core.linalg",
     "core.moments",
     "core.kernels",

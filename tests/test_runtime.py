@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import jax
+import joblib
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from deepemu import DGP, GP, InputError, _runtime
 from deepemu._runtime import Runtime
@@ -48,6 +50,41 @@ def test_one_thread_runs_tasks_in_order():
         assert list(_runtime.in_threads([lambda k=k: k for k in range(4)])) == [
             (0, 0), (1, 1), (2, 2), (3, 3),
         ]  # fmt: skip
+
+
+def test_overlapping_scopes_leave_lapack_as_they_found_it():
+    """The first to enter leaves first: the one that stays keeps its limit."""
+    before = blas_threads()
+    first, second = (_runtime.running(Runtime("cpu", 1)) for _ in range(2))
+    first.__enter__()
+    second.__enter__()
+    with _runtime._blas().at_most(1):
+        pass
+    assert blas_threads() == {1}
+    second.__exit__(None, None, None)
+    assert blas_threads() == {1}
+    first.__exit__(None, None, None)
+    assert blas_threads() == before
+
+
+def test_lapack_is_never_given_more_than_the_user_allows():
+    with threadpool_limits(1, user_api="blas"), _runtime.running(Runtime("cpu", 8), 8):
+        assert blas_threads() == {1}
+
+
+def test_an_error_does_not_wait_for_the_rest_of_the_queue():
+    ran = []
+
+    def fail():
+        raise ZeroDivisionError
+
+    def work():
+        time.sleep(0.2)
+        ran.append(1)
+
+    with _runtime.running(Runtime("cpu", 2)), pytest.raises(ZeroDivisionError):
+        list(_runtime.in_threads([fail, *[work] * 50]))
+    assert len(ran) < 10
 
 
 def test_an_error_in_a_thread_reaches_the_caller():
@@ -100,10 +137,33 @@ def test_a_gpu_that_is_not_there():
     assert _runtime.choose("auto", 1, worth_a_gpu=True) == Runtime("cpu", 1)
 
 
-def test_all_cores_are_used_unless_told_otherwise():
-    assert _runtime.choose("cpu", -1, False).threads >= len(os.sched_getaffinity(0)) / 2
-    assert _runtime.choose("cpu", None, False).threads == 1
-    assert _runtime.choose("cpu", 3, False).threads == 3
+def test_all_cores_are_used_unless_told_otherwise(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    cores = joblib.cpu_count()
+    for n_jobs, threads in ((None, 1), (3, 3), (-1, cores), (-2, max(cores - 1, 1)), (-99, 1)):
+        assert _runtime.choose("cpu", n_jobs, False).threads == threads
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert _runtime.choose("cpu", -1, False).threads == 1
+
+
+@pytest.mark.parametrize("n_jobs", [0, 2.5, "x", True])
+def test_other_numbers_of_threads_are_refused(n_jobs):
+    with pytest.raises(InputError, match=r"n_jobs is .*; it must be None, a positive whole number"):
+        GP(n_jobs=n_jobs).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+@pytest.mark.parametrize("early_stopping", ["no", 1, None])
+def test_early_stopping_is_a_truth_value(early_stopping):
+    with pytest.raises(InputError, match="early_stopping is .*; it must be True or False"):
+        DGP(early_stopping=early_stopping).fit([[0.0], [1.0]], [0.0, 1.0])
+
+
+def test_another_generator_as_the_default_changes_nothing(rng):
+    x = rng.random((8, 1))
+    settings = {"n_chains": 1, "n_iter": 2, "n_sweeps": 1, "n_imputations": 1}
+    expected = DGP(**settings).fit(x, x[:, 0]).predict(x)
+    with jax.default_prng_impl("rbg"):
+        np.testing.assert_array_equal(DGP(**settings).fit(x, x[:, 0]).predict(x), expected)
 
 
 def test_threads_change_no_number(rng):

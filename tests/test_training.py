@@ -101,6 +101,12 @@ def test_a_density_that_is_not_finite_is_an_error(bad):
     training._require_finite(np.array([[0.0, -1e9]]))
 
 
+def test_average_is_the_mean_on_the_natural_scale(rng):
+    path = rng.normal(size=(2, 7, 3))
+    expected = np.log([[np.exp(path[k, :, d]).sum() / 7 for d in range(3)] for k in range(2)])
+    np.testing.assert_allclose(training.average(path), expected, rtol=1e-12)
+
+
 # --- blocks and early stopping ---------------------------------------------------------------
 
 
@@ -119,9 +125,25 @@ def share_settled(**of):
     return np.mean([training.has_settled(paths(seed=seed, **of)) for seed in range(40)])
 
 
-def test_paths_that_go_nowhere_have_settled():
+@pytest.mark.parametrize("n_chains", [4, 5, 8, 32])
+def test_paths_that_go_nowhere_have_settled(n_chains):
     """Chance makes the density rise by a standard error one time in six."""
-    assert share_settled(n_chains=8, n_iter=100) > 0.6
+    assert share_settled(n_chains=n_chains, n_iter=100) > 0.5
+
+
+def test_equal_chains_settle_once_they_stand_still():
+    """Chains of one layer draw nothing: they have no spread over chains."""
+    time = np.arange(100.0)
+    for path, settled in ((np.exp(-time), True), (time, False)):
+        alike = np.tile(path, (8, 1))
+        params = LayerParams(alike[..., None, None], 0 * alike[..., None], alike[..., None])
+        assert training.has_settled(sem.Trace((params,), alike)) is settled
+
+
+def test_one_layer_of_many_chains_stops_early(rng):
+    x = rng.random((9, 2))
+    emulator = DGP(depth=1, n_iter=100, n_imputations=1).fit(x, np.sin(3 * x[:, 0]))
+    assert emulator.trace_["log_density"].shape[1] < 100
 
 
 @pytest.mark.parametrize(

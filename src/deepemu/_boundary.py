@@ -1,7 +1,7 @@
-"""The only door between NumPy and JAX: float64, padding, compiled programs, chunks, devices.
+"""The only door between NumPy and JAX: padding, chains, chunks of test rows.
 
-Everything above this module speaks NumPy and user units; everything below is traced JAX. Programs
-are compiled once per network, bucket of rows and device, and kept for the life of the process.
+Everything above this module speaks NumPy and user units; everything below is traced JAX, in
+programs that run as `_runtime` says.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from deepemu._types import Array
 from deepemu.core import impute, network, predict, sem
 from deepemu.core.dense import Linked
 from deepemu.core.gaussian import Gaussian
-from deepemu.core.network import Data, Latents, LayerParams, Network, Params
+from deepemu.core.network import Data, Latents, LayerParams, Network
 from deepemu.core.predict import Ensemble, Member
 
 T = TypeVar("T")
@@ -33,6 +33,10 @@ TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
 CPU_BLOCKS = (32, 32)
 GPU_BLOCKS = (8, 2048)
 GPU_TILES = 64
+# About 25 doubles for a design point, test row and hidden column, in at most 4 GB of a GPU.
+FEATURE_BYTES, GPU_ROOM = 200, 4e9
+# More than these are cut for all threads to share, and for a Ctrl-C to find an end.
+MOST_ROWS_OF_A_PIECE = 8192
 
 
 def bucket(n_rows: int) -> int:
@@ -160,15 +164,6 @@ def _train_in_step(
     return tuple([row(end, k) for k in range(len(chains))] for end in ends)  # type: ignore[return-value]
 
 
-def average(paths: Params) -> Params:
-    """Parameters of stacked chains averaged over iterations, the second axis."""
-    return to_numpy(compiled(_average)(paths))
-
-
-def _average(paths: Params) -> Params:
-    return jax.vmap(sem.average)(paths)
-
-
 def stack(trees: Sequence[T]) -> T:
     """Equal trees, stacked leaf by leaf along a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
@@ -277,16 +272,22 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _mixture(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
     """Mean (m, q), variance (m, q) and whether the form suits (m,), in pieces for all threads."""
+    n_pieces = max(current().threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
     tasks = (
         functools.partial(_mixture_of_piece, ensemble, piece, form)
-        for piece in _pieces(x, current().threads, _blocks()[1])
+        for piece in _pieces(x, n_pieces, _blocks(ensemble)[1])
     )
     mean, var, suited = (np.concatenate(each) for each in zip(*_in_order(tasks), strict=True))
     return mean, var, suited
 
 
-def _blocks() -> tuple[int, int]:
-    return CPU_BLOCKS if current().platform == "cpu" else GPU_BLOCKS
+def _blocks(ensemble: Ensemble) -> tuple[int, int]:
+    """Blocks and rows of a chunk; on a GPU no more rows than their features have room for."""
+    if current().platform == "cpu":
+        return CPU_BLOCKS
+    widest = max((w.shape[-1] for w in ensemble.members.latents), default=1)
+    room = GPU_ROOM / (FEATURE_BYTES * widest * ensemble.data.x.shape[0])
+    return GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), GPU_BLOCKS[1])
 
 
 def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
@@ -302,7 +303,7 @@ def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
 
     On a GPU they are there at once, and a program takes a chunk of rows through all of them.
     """
-    on_cpu, shape = current().platform == "cpu", _blocks()
+    on_cpu, shape = current().platform == "cpu", _blocks(ensemble)
     method = predict.Method(form, _order_of_rows(ensemble.network, form))
     chunks = _chunks(x, shape)
     shares = _shares(np.asarray(ensemble.weights))

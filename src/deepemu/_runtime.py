@@ -6,13 +6,15 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
 import jax
-from joblib import effective_n_jobs
+from jax.experimental.compilation_cache import compilation_cache
+from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
 from deepemu.errors import InputError
@@ -41,6 +43,7 @@ class Runtime:
 
 
 _SERIAL = Runtime()
+_LOOKING_UP = threading.Lock()
 _current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("runtime", default=_SERIAL)
 
 
@@ -62,9 +65,7 @@ def running(runtime: Runtime, blas_threads: int = 1) -> Iterator[None]:
     LAPACK is held to ``blas_threads`` meanwhile: several programs that each start a thread per core
     would stand in each other's way.
     """
-    with ExitStack() as stack:
-        stack.enter_context(_blas().limit(limits=blas_threads, user_api="blas"))
-        stack.enter_context(_inside(runtime))
+    with _blas().at_most(blas_threads), _inside(runtime):
         yield
 
 
@@ -79,9 +80,38 @@ def _inside(runtime: Runtime) -> Iterator[None]:
         _current.reset(token)
 
 
+class _Blas:
+    """LAPACK's threads, which belong to the whole process: the least of all limits in force holds,
+    never more than the user allows, and the last to leave puts back what the first one found."""
+
+    def __init__(self) -> None:
+        self._libraries = ThreadpoolController().select(user_api="blas")
+        self._lock = threading.Lock()
+        self._wanted: list[int] = []
+        self._limiter: Any = None
+
+    @contextmanager
+    def at_most(self, n_threads: int) -> Iterator[None]:
+        self._change(self._wanted.append, n_threads)
+        try:
+            yield
+        finally:
+            self._change(self._wanted.remove, n_threads)
+
+    def _change(self, change: Callable[[int], None], n_threads: int) -> None:
+        with self._lock:
+            change(n_threads)
+            if self._limiter is not None:
+                self._limiter.restore_original_limits()
+                self._limiter = None
+            if self._wanted:
+                allowed = [library["num_threads"] for library in self._libraries.info()]
+                self._limiter = self._libraries.limit(limits=min(self._wanted + allowed))
+
+
 @functools.cache
-def _blas() -> ThreadpoolController:
-    return ThreadpoolController()
+def _blas() -> _Blas:
+    return _Blas()
 
 
 def _device(platform: str) -> Any:
@@ -105,9 +135,30 @@ def choose(device: str, n_jobs: int | None, worth_a_gpu: bool) -> Runtime:
             "device is 'gpu', but JAX sees no GPU here; install a JAX build for your GPU or pass "
             "device='cpu'."
         )
-    if device == "gpu" or (device == "auto" and worth_a_gpu and has("gpu")):
+    if device == "cpu" and not has("cpu"):
+        raise InputError(
+            "device is 'cpu', but JAX was told to leave the CPU out; add cpu to JAX_PLATFORMS or "
+            "pass device='gpu'."
+        )
+    if device == "gpu" or (device == "auto" and has("gpu") and (worth_a_gpu or not has("cpu"))):
         return Runtime("gpu")
-    return Runtime("cpu", effective_n_jobs(n_jobs))
+    return Runtime("cpu", n_threads(n_jobs))
+
+
+def n_threads(n_jobs: int | None) -> int:
+    """Threads for scikit-learn's ``n_jobs``: -1 stands for all cores, or for OMP_NUM_THREADS where
+    that is set and less, as it is in the workers of a parallel search."""
+    if n_jobs is None:
+        return 1
+    if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0:
+        raise InputError(
+            f"n_jobs is {n_jobs!r}; it must be None, a positive whole number, or -1 for all cores."
+        )
+    if n_jobs > 0:
+        return int(n_jobs)
+    limit = os.environ.get("OMP_NUM_THREADS", "")
+    cores = min(cpu_count(), int(limit)) if limit.isdigit() and int(limit) else cpu_count()
+    return max(cores + 1 + int(n_jobs), 1)
 
 
 def blas_threads(runtime: Runtime, n_programs: int, n_rows: int) -> int:
@@ -120,14 +171,15 @@ def blas_threads(runtime: Runtime, n_programs: int, n_rows: int) -> int:
 
 
 def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
-    """Keep compiled programs between processes; call it before the first fit. Returns the folder.
+    """Keep programs that are compiled from now on for later processes. Returns the folder.
 
     By default they go to ``deepemu/xla`` in the user's cache folder (``$XDG_CACHE_HOME`` or
     ``~/.cache``). The cache is JAX's own and holds for the whole process, so it is never turned on
     by itself; delete the folder at will.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    path = home / "deepemu" / "xla" if folder is None else Path(folder)
+    path = home / "deepemu" / "xla" if folder is None else Path(folder).expanduser()
+    compilation_cache.reset_cache()  # JAX keeps the folder that its first compilation found
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
@@ -139,7 +191,8 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
 
 def compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
     """``function`` as a program of the current runtime that has finished when it returns."""
-    return _program(function, static, current().platform)
+    with _LOOKING_UP:
+        return _program(function, static, current().platform)
 
 
 @functools.cache
@@ -156,9 +209,10 @@ def _program(
         signature = _signature((args, kwargs))
         if signature not in seen:
             with compiling:
-                done = jax.block_until_ready(program(*args, **kwargs))
-                seen.add(signature)
-                return done
+                if signature not in seen:
+                    done = jax.block_until_ready(program(*args, **kwargs))
+                    seen.add(signature)
+                    return done
         return jax.block_until_ready(program(*args, **kwargs))
 
     return run
@@ -196,7 +250,10 @@ def in_threads(tasks: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
         with _inside(runtime):
             return task()
 
-    with ThreadPoolExecutor(min(runtime.threads, len(tasks))) as pool:
+    pool = ThreadPoolExecutor(min(runtime.threads, len(tasks)))
+    try:
         waiting = {pool.submit(run, task): index for index, task in enumerate(tasks)}
         for done in as_completed(waiting):
             yield waiting[done], done.result()
+    finally:  # an error or a Ctrl-C does not wait for what is still to do
+        pool.shutdown(wait=False, cancel_futures=True)

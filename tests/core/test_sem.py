@@ -238,15 +238,6 @@ def test_without_scoring_steps_parameters_stay_bit_for_bit(train):
     assert np.all(chain.imputation.latents[0] != begin.imputation.latents[0])
 
 
-def test_average_is_the_mean_on_the_natural_scale(rng):
-    paths = [jnp.asarray(rng.normal(size=(5, *shape))) for shape in ((2, 3), (2,), (2,))]
-    (averaged,) = sem.average((LayerParams(*paths),))
-    for path, value in zip(
-        paths, (averaged.log_lengthscale, averaged.log_scale, averaged.log_nugget), strict=True
-    ):
-        np.testing.assert_allclose(np.exp(value), np.mean(np.exp(path), axis=0), rtol=1e-13)
-
-
 def test_scoring_learns_the_nugget_from_replicates(rng):
     """Twenty observations at each of six sites: three scoring steps come near the optimum."""
     x, deviation = np.linspace(0, 1, 6)[:, None], 0.3

@@ -10,7 +10,7 @@ from deepemu._types import Array
 _WHOLE = 1.5 * 2.0**52  # the low bits of a whole number plus this are the number as an integer
 _LOG2_HIGH, _LOG2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 _DEGREE = 12
-_SMALLEST_NORMAL = 708.0
+_LARGEST = 708.0  # exp(-708) is the last normal number
 
 
 def exp_negative(exponent: Array) -> Array:
@@ -19,7 +19,7 @@ def exp_negative(exponent: Array) -> Array:
     exp(-e) = 2^k exp(r) with k whole and |r| <= log(2)/2, where exp(r) is its Taylor polynomial.
     XLA's own exponential of doubles is not vectorised on a CPU and takes twice as long.
     """
-    x = -jnp.minimum(exponent, _SMALLEST_NORMAL)
+    x = -jnp.minimum(exponent, _LARGEST)
     k = lax.round(x * (1.0 / math.log(2.0)), lax.RoundingMethod.TO_NEAREST_EVEN)
     r = (x - k * _LOG2_HIGH) - k * _LOG2_LOW
     mantissa = jnp.full_like(r, 1.0 / math.factorial(_DEGREE))
@@ -27,6 +27,5 @@ def exp_negative(exponent: Array) -> Array:
         mantissa = mantissa * r + 1.0 / math.factorial(n)
     power = lax.bitcast_convert_type(k + _WHOLE, jnp.int64) << 52
     value = lax.bitcast_convert_type(mantissa, jnp.int64) + power
-    return jnp.where(
-        exponent > _SMALLEST_NORMAL, 0.0, lax.bitcast_convert_type(value, exponent.dtype)
-    )
+    small = lax.bitcast_convert_type(value, exponent.dtype)
+    return jnp.where(exponent <= _LARGEST, small, jnp.minimum(exponent, 0.0))  # zero, or NaN

@@ -65,7 +65,7 @@ def solve_positive(matrix: Array, target: Array) -> Array:
 
 
 def inverse(lower: Array) -> Array:
-    """R⁻¹ = L⁻ᵀL⁻¹ by halves, at a third of the operations of two solves with the identity.
+    """R⁻¹ = L⁻ᵀL⁻¹ by halves, with less than half the operations of two solves with the identity.
 
     With L = [[A, 0], [C, B]] and G = B⁻¹CA⁻¹, R⁻¹ = [[(AAᵀ)⁻¹ + GᵀG, ·], [-B⁻ᵀG, (BBᵀ)⁻¹]].
     """

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from deepemu._types import Array, record
 from deepemu.core import dense, pairs
+from deepemu.core import keys as random_keys
 from deepemu.core.dense import Factor, Inputs, Link, Linked, Node, Sites
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.network import (
@@ -242,7 +243,7 @@ def draw(
         inputs = layer_inputs(network, layer, data.x, member.latents)
         at = layer_inputs(network, layer, x, below)
         nodes = layer_nodes(spec, member.params[layer])
-        key_layer = jax.random.fold_in(jax.random.wrap_key_data(key), layer)
+        key_layer = jax.random.fold_in(random_keys.from_words(key), layer)
         keys = jax.random.split(key_layer, spec.width)
         normals = jax.vmap(lambda k: jax.random.normal(k, x.shape[:1], x.dtype))(keys)
         drawn = jax.vmap(dense.draw_posterior, in_axes=(0, 0, None, None, 0))(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense, impute
+from deepemu.core import dense, impute, keys
 from deepemu.core.dense import Fit, Node, Sites
 from deepemu.core.impute import Brackets, Imputation, Moves
 from deepemu.core.maximise import Objective, Slopes, Value, maximise
@@ -113,7 +113,7 @@ def train_block(
 
     def iterate(index: Array, carry: tuple[Chain, Trace]) -> tuple[Chain, Trace]:
         chain, trace = carry
-        key_now = jax.random.fold_in(jax.random.wrap_key_data(key), first + index)
+        key_now = jax.random.fold_in(keys.from_words(key), first + index)
         chain, value = step(key_now, network, schedule, effort, chain, data)
         put = lambda path, now: path.at[index].set(now)  # noqa: E731
         return chain, jax.tree.map(put, trace, Trace(chain.params, value))
@@ -239,8 +239,3 @@ def _start_and_bounds(
             for side, bound in zip((lower, upper), NUGGET_BOUNDS, strict=True)
         )
     return start, lower, upper
-
-
-def average(trace: Params) -> Params:
-    """θ̂ = mean over iterations of θ_t on the natural scale, equation (9) of the paper."""
-    return jax.tree.map(lambda path: jnp.log(jnp.mean(jnp.exp(path), axis=0)), trace)

@@ -7,9 +7,8 @@ import jax.numpy as jnp
 
 from deepemu._types import Array, record
 
-# Every rejection shrinks the bracket, on average to less than three quarters: by then it is below
-# round-off.
-MAX_EVALUATIONS = 64
+# A rejection shrinks the bracket by a factor whose logarithm is -1/2 on average: to 1e-17 by then.
+MAX_EVALUATIONS = 80
 N_UNIFORMS = 2 + MAX_EVALUATIONS
 
 
