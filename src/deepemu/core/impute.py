@@ -263,7 +263,9 @@ def _likelihood_of_block(
         return dense.log_variable(lower, dense.quadratic_form(lower, target), scale)
 
     def log_likelihood(columns: Array) -> Array:
-        each = jax.vmap(of_node, in_axes=(None, 0, 0, 0, 0))
-        return jnp.sum(each(columns, nodes.scale, targets, resting, moving)) + constant
+        each = (nodes.scale, targets, resting, moving)
+        if spec.width == 1:  # a batch of one would copy its matrices
+            return of_node(columns, *jax.tree.map(lambda of: of[0], each)) + constant
+        return jnp.sum(jax.vmap(of_node, in_axes=(None, 0, 0, 0, 0))(columns, *each)) + constant
 
     return log_likelihood

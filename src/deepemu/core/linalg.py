@@ -32,8 +32,10 @@ def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
     return call
 
 
-cholesky = _one_at_a_time(lambda matrix: lax.linalg.cholesky(matrix, symmetrize_input=False))
-"""Lower factor L of R = LLᵀ; NaN where R is not positive definite."""
+# LAPACK wants columns to be contiguous. The transpose of a symmetric matrix says so without moving
+# a number; without it XLA computes the matrix itself across its rows, at several times the cost.
+cholesky = _one_at_a_time(lambda matrix: lax.linalg.cholesky(matrix.T, symmetrize_input=False))
+"""Lower factor L of a symmetric R = LLᵀ; NaN where R is not positive definite."""
 
 solve = _one_at_a_time(
     lambda lower, right: triangular_solve(lower, right, left_side=True, lower=True)
