@@ -57,7 +57,7 @@ LENGTHSCALES = {"squared_exponential": "shared", "matern52": "ard"}
 MAIN_KERNEL = "squared_exponential"
 DEFAULT_STRUCTURE = {"kernel": "matern52", "lengthscale": "ard"}
 # Iterations before timing starts, and iterations that are timed, for sizes up to the given one.
-EFFORTS = {10: (50, 500), 100: (30, 60), 300: (15, 15), 1000: (5, 3)}
+EFFORTS = {10: (50, 500), 100: (30, 60), 300: (15, 15), 1000: (15, 3)}
 N_SWEEPS = 11  # dgpsi's default: one more than its ess_burn
 N_IMPUTATIONS = 50
 N_TRAINED = 2  # iterations before a prediction, whose time does not depend on the parameters
