@@ -272,7 +272,9 @@ Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 def _mixture(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
     """Mean (m, q), variance (m, q) and whether the form suits (m,), in pieces for all threads."""
-    n_pieces = max(current().threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
+    threads = current().threads
+    # One thread can be interrupted between programs, and a piece moves all members to the device.
+    n_pieces = 1 if threads == 1 else max(threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
     tasks = (
         functools.partial(_mixture_of_piece, ensemble, piece, form)
         for piece in _pieces(x, n_pieces, _blocks(ensemble)[1])
