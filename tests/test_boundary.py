@@ -1,5 +1,6 @@
 """The door to JAX: precision, padding, buckets, chunks."""
 
+import dataclasses
 import functools
 import threading
 
@@ -9,7 +10,9 @@ import numpy as np
 import pytest
 
 from deepemu import DGP, GP, _boundary, _runtime
-from deepemu.core import predict, sem
+from deepemu.core import sem
+from deepemu.core.gaussian import Gaussian
+from deepemu.core.linked import Linked
 
 
 def test_double_precision_is_a_scope():
@@ -98,23 +101,56 @@ def test_shares_are_those_of_a_running_mean():
     np.testing.assert_allclose(_boundary._shares(weights), [0.0, 1.0, 0.0, 0.75])
 
 
-def test_rows_that_the_cheapest_form_does_not_suit_are_computed_again(rng, monkeypatch):
+def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
     x = rng.random((12, 2))
-    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
-    at, unsuited = rng.random((40, 2)), np.arange(40) % 3 == 0
-    mixture, seen = _boundary._mixture, []
+    emulator = DGP(n_chains=2, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+    at, seen = rng.random((40, 2)), []
+    unsuited = {tuple(row) for row in emulator._scaling.x_to_core(at)[::3]}
+    mixed = _boundary._mixed
 
-    def partly_unsuited(ensemble, rows, form):
-        mean, var, suited = mixture(ensemble, rows, form)
-        seen.append((form, len(rows)))
-        is_first = form == predict.CHEAPEST
-        return mean + (0.0 if is_first else 1.0), var, suited & ~unsuited if is_first else suited
+    def partly_unsuited(ensemble, members, level, rows, *first):
+        found = mixed(ensemble, members, 1, rows, *first)
+        seen.append((level, len(rows)))
+        suited = np.array([level == 2 or tuple(row) not in unsuited for row in rows])
+        shifted = Gaussian(found.moments.mean + level, found.moments.var)
+        return Linked(shifted, suited)
 
     expected = emulator.predict(at)
-    monkeypatch.setattr(_boundary, "_mixture", partly_unsuited)
+    monkeypatch.setattr(_boundary, "_mixed", partly_unsuited)
     shifted = (emulator.predict(at) - expected) / emulator._scaling.y_std[0]
-    np.testing.assert_allclose(shifted, unsuited.astype(float), atol=1e-7)
-    assert seen == [(predict.CHEAPEST, 40), (predict.GENERAL, unsuited.sum())]
+    np.testing.assert_allclose(shifted, np.where(np.arange(40) % 3 == 0, 2.0, 0.0), atol=1e-4)
+    assert seen == [(0, 40), (1, 14), (2, 14)] * 2
+
+
+def test_chains_and_members_without_weight_do_not_count(rng):
+    x = rng.random((12, 2))
+    emulator = DGP(n_chains=3, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+    at, weights = rng.random((7, 2)), np.array([0.5, 0.25, 0.0, 0.0, 0.0, 0.25])
+    ensemble = dataclasses.replace(emulator.ensemble_, weights=weights)
+    alone = []
+    with _runtime.running(_runtime.Runtime()):
+        mean, var = _boundary.predict_mixture(ensemble, at)
+        for only in np.eye(6)[weights > 0]:
+            one = dataclasses.replace(ensemble, weights=only)
+            alone.append(_boundary.predict_mixture(one, at))
+    means, variances = (np.stack(each) for each in zip(*alone, strict=True))
+    w = weights[weights > 0][:, None, None]
+    np.testing.assert_allclose(mean, (w * means).sum(0), rtol=1e-12)
+    second = (w * (variances + means**2)).sum(0)
+    np.testing.assert_allclose(var, second - mean**2, rtol=1e-9)
+
+
+def test_members_go_to_the_device_in_equal_parts(rng, monkeypatch):
+    x = rng.random((12, 2))
+    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=6).fit(x, np.sin(5 * x[:, 0]))
+    at = rng.random((7, 2))
+    together = emulator.predict(at, return_std=True)
+    one = sum(leaf.nbytes for leaf in jax.tree.leaves(emulator.ensemble_.members)) // 6
+    for room, expected in ((0, 1), (one, 1), (5 * one, 3), (6 * one, 6)):
+        monkeypatch.setitem(_boundary.MEMBERS_ROOM, "cpu", room)
+        assert _boundary._members_at_once(emulator.ensemble_, 6) == expected
+    monkeypatch.setitem(_boundary.MEMBERS_ROOM, "cpu", 5 * one)
+    np.testing.assert_allclose(emulator.predict(at, return_std=True), together, rtol=1e-9)
 
 
 def test_chains_in_step_are_the_chains_apart(rng, monkeypatch):

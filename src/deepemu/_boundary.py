@@ -16,10 +16,10 @@ import numpy as np
 from deepemu._runtime import compiled, current, in_threads
 from deepemu._types import Array
 from deepemu.core import impute, network, predict, sem
-from deepemu.core.dense import Linked
-from deepemu.core.gaussian import Gaussian
+from deepemu.core.gaussian import Gaussian, mixture
+from deepemu.core.linked import Linked
 from deepemu.core.network import Data, Latents, LayerParams, Network
-from deepemu.core.predict import Ensemble, Member
+from deepemu.core.predict import Ensemble, Entered, Member
 
 T = TypeVar("T")
 
@@ -35,8 +35,11 @@ GPU_BLOCKS = (8, 2048)
 GPU_TILES = 64
 # About 25 doubles for a design point, test row and hidden column, in at most 4 GB of a GPU.
 FEATURE_BYTES, GPU_ROOM = 200, 4e9
+# Bytes of the members that go to a device at once.
+MEMBERS_ROOM = {"cpu": 2**26, "gpu": 2**33}
 # More than these are cut for all threads to share, and for a Ctrl-C to find an end.
 MOST_ROWS_OF_A_PIECE = 8192
+MOST_ROWS_IN_ONE_THREAD = 65_536
 
 
 def bucket(n_rows: int) -> int:
@@ -169,7 +172,7 @@ def stack(trees: Sequence[T]) -> T:
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
 
 
-def row(tree: T, index: int | slice) -> T:
+def row(tree: T, index: int | slice | np.ndarray) -> T:
     """One of a stack of trees, or some of them."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
@@ -256,31 +259,18 @@ def _shares(weights: np.ndarray) -> np.ndarray:
 
 
 def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mixture mean and variance (m, q) over all members at scaled inputs (m, d).
-
-    Rows at which the cheapest form of the pair expectations is not accurate, because a hidden
-    variable is very uncertain there, are computed again in the general form.
-    """
-    mean, var, suited = _mixture(ensemble, x, predict.CHEAPEST)
-    if not np.all(suited):
-        mean[~suited], var[~suited], _ = _mixture(ensemble, x[~suited], predict.GENERAL)
-    return mean, var
-
-
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-def _mixture(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
-    """Mean (m, q), variance (m, q) and whether the form suits (m,), in pieces for all threads."""
+    """Mixture mean and variance (m, q) over all members at scaled inputs (m, d), in pieces for all
+    threads."""
     threads = current().threads
     # One thread can be interrupted between programs, and a piece moves all members to the device.
-    n_pieces = 1 if threads == 1 else max(threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
+    most = MOST_ROWS_IN_ONE_THREAD if threads == 1 else MOST_ROWS_OF_A_PIECE
+    n_pieces = max(threads, -(-len(x) // most))
     tasks = (
-        functools.partial(_mixture_of_piece, ensemble, piece, form)
+        functools.partial(_mixture_of_piece, ensemble, piece)
         for piece in _pieces(x, n_pieces, _blocks(ensemble)[1])
     )
-    mean, var, suited = (np.concatenate(each) for each in zip(*_in_order(tasks), strict=True))
-    return mean, var, suited
+    pieces = _in_order(tasks)
+    return np.concatenate([p.mean for p in pieces]), np.concatenate([p.var for p in pieces])
 
 
 def _blocks(ensemble: Ensemble) -> tuple[int, int]:
@@ -300,48 +290,111 @@ def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
     return [piece for piece in np.split(x, cuts) if len(piece)]
 
 
-def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
-    """Members come one by one and are mixed in, so that memory holds one member and one mixture.
+def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray) -> Gaussian:
+    """Chain by chain, for those with a weight."""
+    chain, weights = np.asarray(ensemble.chain), np.asarray(ensemble.weights)
+    of_chain = np.bincount(chain, weights)
+    used = np.flatnonzero(of_chain)
+    each = [
+        _mixture_of_chain(ensemble, np.flatnonzero((chain == c) & (weights > 0.0)), x) for c in used
+    ]
+    return mixture(stack(each), of_chain[used] / of_chain.sum())
 
-    On a GPU they are there at once, and a program takes a chunk of rows through all of them.
+
+def _mixture_of_chain(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Gaussian:
+    """Moments (m, q) of the mixture of some members of one chain.
+
+    Rows come in the order of what is uncertain of the hidden layer, so that rows of a block are
+    content with the same effort. Those for which a level is not accurate go on to the next one.
     """
-    on_cpu, shape = current().platform == "cpu", _blocks(ensemble)
-    method = predict.Method(form, _order_of_rows(ensemble.network, form))
-    chunks = _chunks(x, shape)
-    shares = _shares(np.asarray(ensemble.weights))
-    at_once = 1 if on_cpu else len(shares)
-    data = jax.device_put(ensemble.data)
-    nothing = np.zeros((*shape, ensemble.network.n_outputs))
-    start = jax.device_put(Linked(Gaussian(nothing, nothing), np.ones(shape, bool)))  # type: ignore[arg-type]
-    mixed = [start] * len(chunks)
-    program = compiled(predict.mix_in, ("network", "method"))
-    for first in range(0, len(shares), at_once):
-        some = jax.device_put(_some_members(ensemble, shares, slice(first, first + at_once)))
-        mixed = [
-            program(ensemble.network, method, *some, data, rows, n_blocks, before)
-            for (n_blocks, rows), before in zip(chunks, mixed, strict=True)
-        ]
-    return (
-        _rows([each.moments.mean for each in mixed], len(x)),
-        _rows([each.moments.var for each in mixed], len(x)),
-        _rows([each.suited[..., None] for each in mixed], len(x))[:, 0],
+    entered = _entered(ensemble, members, x)
+    rows = np.argsort(entered.spread, kind="stable")
+    mean, var = np.empty((2, len(x), ensemble.network.n_outputs))
+    for level in range(predict.n_levels(ensemble.network)):
+        first = np.asarray(entered.means)[:, rows], np.asarray(entered.var)[rows]
+        part = _mixed(ensemble, members, level, x[rows], *first)
+        mean[rows], var[rows] = part.moments.mean, part.moments.var
+        rows = rows[~np.asarray(part.suited)]
+        if not len(rows):
+            break
+    return Gaussian(mean, var)  # type: ignore[arg-type]
+
+
+def _entered(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Entered:
+    """The first layer's moments at all rows, for some members of one chain."""
+    program = compiled(predict.enter_blocks, ("network",))
+    params = row(ensemble.members.params, members[0])
+    whitening = ensemble.whitening[ensemble.chain[members[0]]]
+    given = jax.device_put((params, ensemble.members.alpha[members], whitening, ensemble.data))
+    found = [
+        to_numpy(program(ensemble.network, *given, chunk, n_blocks))
+        for n_blocks, chunk in _chunks(x, _blocks(ensemble))
+    ]
+    return Entered(
+        np.stack([_rows([f.means[k] for f in found], len(x)) for k in range(len(members))]),  # type: ignore[arg-type]
+        _rows([f.var for f in found], len(x)),  # type: ignore[arg-type]
+        _rows([f.spread[..., None] for f in found], len(x))[:, 0],  # type: ignore[arg-type]
     )
 
 
-def _order_of_rows(net: Network, form: int) -> predict.RowsInside | predict.RowsOutside:
+def _mixed(
+    ensemble: Ensemble,
+    members: np.ndarray,
+    level: int,
+    x: np.ndarray,
+    means: np.ndarray,
+    var: np.ndarray,
+) -> Linked:
+    """The mixture of some members of one chain, given the first layer's moments.
+
+    Members come a few at a time and are mixed in, so that memory holds those and one mixture.
+    """
+    shape, net = _blocks(ensemble), ensemble.network
+    method = predict.Method(level, _order_of_rows(net, level))
+    chunks, variances = _chunks(x, shape), [chunk for _, chunk in _chunks(var, shape)]
+    each = [[chunk for _, chunk in _chunks(mean, shape)] for mean in means]
+    shares = _shares(np.asarray(ensemble.weights)[members])
+    data = jax.device_put(ensemble.data)
+    nothing = np.zeros((*shape, net.n_outputs))
+    start = jax.device_put(Linked(Gaussian(nothing, nothing), np.ones(shape, bool)))  # type: ignore[arg-type]
+    mixed = [start] * len(chunks)
+    program = compiled(predict.mix_in, ("network", "method"))
+    at_once = _members_at_once(ensemble, len(members))
+    for k in range(0, len(members), at_once):
+        some = slice(k, k + at_once)
+        given = jax.device_put((_members(ensemble, members[some]), shares[some]))
+        for c, (n_blocks, rows) in enumerate(chunks):
+            entered = Gaussian(np.stack([mean[c] for mean in each[some]]), variances[c])  # type: ignore[arg-type]
+            mixed[c] = program(net, method, *given, data, rows, entered, n_blocks, mixed[c])
+    return Linked(
+        Gaussian(
+            _rows([each.moments.mean for each in mixed], len(x)),  # type: ignore[arg-type]
+            _rows([each.moments.var for each in mixed], len(x)),  # type: ignore[arg-type]
+        ),
+        _rows([each.suited[..., None] for each in mixed], len(x))[:, 0],  # type: ignore[arg-type]
+    )
+
+
+def _members_at_once(ensemble: Ensemble, n_members: int) -> int:
+    """The largest divisor of their number that there is room for: another size would be another
+    program."""
+    n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(_members(ensemble, np.zeros(1, int))))
+    room = MEMBERS_ROOM[current().platform] // n_bytes
+    return max(k for k in range(1, n_members + 1) if n_members % k == 0 and (k == 1 or k <= room))
+
+
+def _members(ensemble: Ensemble, which: np.ndarray) -> Member:
+    """Some members; a view where they stand together, because weights are large."""
+    together = slice(which[0], which[-1] + 1)
+    return row(ensemble.members, together if len(which) == which[-1] + 1 - which[0] else which)
+
+
+def _order_of_rows(net: Network, level: int) -> predict.RowsInside | predict.RowsOutside:
     if current().platform == "cpu":
         return predict.RowsInside()
-    light = all(spec.kernel.pair_forms()[form].light for spec in net.layers)
-    return predict.RowsInside(GPU_TILES) if light else predict.RowsOutside()
-
-
-def _some_members(
-    ensemble: Ensemble, shares: np.ndarray, some: slice
-) -> tuple[Member, np.ndarray, np.ndarray, Array]:
-    """Members with their chains, shares and the whitening of those chains."""
-    chain = np.asarray(ensemble.chain)[some]
-    whitening = row(ensemble.whitening, slice(chain.min(), chain.max() + 1))
-    return row(ensemble.members, some), chain - chain.min(), shares[some], whitening
+    method = predict.Method(level, predict.RowsInside(GPU_TILES))
+    light = all(method.way(spec.kernel).light for spec in net.layers)
+    return method.rows if light else predict.RowsOutside()
 
 
 def _rows(chunks: Sequence[Array], n_rows: int) -> np.ndarray:

@@ -10,19 +10,10 @@ import pytest
 from oracles import Process
 
 from deepemu.core import dense, kernels, linalg
-from deepemu.core.dense import Inputs, Node, Sites
-from deepemu.core.gaussian import Gaussian
+from deepemu.core.dense import Node, Sites
 
 factorise = jax.jit(dense.factorise)
 predict = jax.jit(dense.predict)
-
-
-@jax.jit
-def predict_linked(node, inputs, target, sites, at):
-    """Moments at one test point whose first columns are uncertain."""
-    link = dense.link(node, inputs, target, sites, at.uncertain.mean.shape[0])
-    rows = jax.tree.map(lambda values: values[None], at)
-    return jax.tree.map(lambda m: m[0], dense.predict_linked(node, link, inputs, rows, -1).moments)
 
 
 leave_one_out = jax.jit(dense.leave_one_out)
@@ -221,46 +212,23 @@ def test_prediction_at_known_inputs(rng, process, rows):
     np.testing.assert_allclose(moments.var, np.diag(covariance), rtol=1e-10)
 
 
-@pytest.mark.parametrize("n_uncertain", [2, 3])
-def test_prediction_at_uncertain_inputs_against_monte_carlo(rng, process, x, y, n_uncertain):
-    mean, var = rng.uniform(size=3)[:n_uncertain], np.array([0.02, 0.3, 0.1])[:n_uncertain]
-    known, node = rng.uniform(size=3 - n_uncertain), node_of(process)
-    stated = predict_linked(
-        node, x, y, once(9),
-        Inputs(Gaussian(jnp.asarray(mean), jnp.asarray(var)), jnp.asarray(known)),
-    )  # fmt: skip
-    n_draws = 200_000
-    drawn = mean + np.sqrt(var) * rng.normal(size=(n_draws, n_uncertain))
-    points = np.hstack([drawn, np.broadcast_to(known, (n_draws, 3 - n_uncertain))])
-    weights = np.full(n_draws, 1 / n_draws)
-    total_mean, total_var, errors = oracles.through_inputs(process, x, y, points, weights)
-    assert abs(stated.mean - total_mean) < 5 * errors[0]
-    assert abs(stated.var - total_var) < 5 * errors[1]
-
-
-def test_inputs_of_variance_zero_are_known(rng, process, x, y):
-    """The sums over pairs lose a few digits that the form for known inputs keeps."""
-    at, node = rng.uniform(size=3), node_of(process)
-    factor = factorise(node, x, y, once(9))
-    expected = predict(node, factor, x, at[None])
-    for n_uncertain in (2, 3):
-        certain = Gaussian(jnp.asarray(at[:n_uncertain]), jnp.zeros(n_uncertain))
-        inputs = Inputs(certain, jnp.asarray(at[n_uncertain:]))
-        moments = predict_linked(node, x, y, once(9), inputs)
-        np.testing.assert_allclose(moments.mean, expected.mean[0], rtol=1e-10)
-        np.testing.assert_allclose(moments.var, expected.var[0], rtol=1e-9)
-
-
 def test_variance_is_never_below_the_nugget(process, x):
     """At a training point with a nugget of 1e-8, where the sums are round-off."""
     small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
-    node = node_of(small)
-    y = np.sin(x[:, 0])
+    node, y = node_of(small), np.sin(x[:, 0])
     floor = small.scale * small.nugget
     assert predict(node, factorise(node, x, y, once(9)), x, x[:1]).var[0] >= floor
-    certain = Gaussian(jnp.asarray(x[0, :2]), jnp.zeros(2))
-    inputs = Inputs(certain, jnp.asarray(x[0, 2:]))
-    assert predict_linked(node, x, y, once(9), inputs).var >= floor
+
+
+def test_several_targets_share_the_variance(rng, process, x):
+    at, targets = rng.uniform(size=(5, 3)), rng.normal(size=(4, 9))
+    each = [factorise(node_of(process), x, target, once(9)) for target in targets]
+    together = replace(each[0], alpha=jnp.stack([factor.alpha for factor in each]))
+    moments = predict(node_of(process), together, x, at)
+    for factor, mean in zip(each, moments.mean, strict=True):
+        alone = predict(node_of(process), factor, x, at)
+        np.testing.assert_allclose(mean, alone.mean, rtol=1e-12)
+        np.testing.assert_array_equal(moments.var, alone.var)
 
 
 # --- leave-one-out ---------------------------------------------------------------------------

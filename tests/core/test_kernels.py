@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import kernels, pairs
+from deepemu.core import kernels, pair_forms, pairs
 
 NAMES = ["squared_exponential", "matern52", "matern32"]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -84,10 +84,10 @@ def pair_expectation_matrix(kernel, w, mean, var, inverse):
     """Each J_ij as the sum over pairs whose only weight is that of i and j."""
     delta, scaled = kernels.scaled(w, mean[None], var[None], inverse)
 
-    forms = kernel.pair_forms()
+    forms = pair_forms.of(kernel)
 
     def entry(weights):
-        tiles = pairs.tiled(kernel, 0.5 * (weights + weights.T), w * inverse[None])
+        tiles = pairs.tiled(forms[0], 0.5 * (weights + weights.T), w * inverse[None])
         values = [
             pairs.expected_sum(form, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
             for form in (forms[0], forms[-1])
@@ -99,7 +99,7 @@ def pair_expectation_matrix(kernel, w, mean, var, inverse):
 
 
 def pair_in_form(form, delta_i, delta_j, var):
-    """Elementwise J in one dimension, less the part of `pair_decay`."""
+    """Elementwise J in one dimension, less the part of `decay`."""
     i, j = (
         jax.tree.map(lambda f: f[0], form.features(delta[None], var[None]))
         for delta in (delta_i, delta_j)
@@ -109,10 +109,10 @@ def pair_in_form(form, delta_i, delta_j, var):
 
 def pair_expectation(kernel, delta_i, delta_j, var):
     """Elementwise J, in the first form that suits each variance."""
-    forms = kernel.pair_forms()
+    forms = pair_forms.of(kernel)
     values = [pair_in_form(form, delta_i, delta_j, var) for form in forms]
     narrow = forms[0].suits(var[None, None])
-    return jnp.where(narrow, values[0], values[-1]), kernel.pair_decay(delta_j - delta_i)
+    return jnp.where(narrow, values[0], values[-1]), forms[0].decay(delta_j - delta_i)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
@@ -218,7 +218,7 @@ def test_pair_expectation_against_quadrature(name, kernel):
 def test_both_rules_for_the_moments_between_points_agree_where_they_meet(name, kernel):
     """Gaps just around the switch in `_central_moments`, with a wide input: the hardest place."""
     z = np.linspace(-8.0, 8.0, 41)
-    ratio = np.sqrt(kernels._NEAR / (6.0 + 2 * z**2)) * np.array([0.97, 1.03])[:, None]
+    ratio = np.sqrt(pair_forms._NEAR / (6.0 + 2 * z**2)) * np.array([0.97, 1.03])[:, None]
     delta_i, delta_j = ((z + sign * ratio / 2).ravel() * 30.0 for sign in (1, -1))
     reference = log_quadrature(name, [delta_i, delta_j], 900.0)
     assert relative_error(j_of(kernel, delta_i, delta_j, 900.0), reference).max() < 2e-10
@@ -304,7 +304,7 @@ def test_extremes_are_finite_and_in_the_unit_interval(kernel):
         assert np.all((value >= 0.0) & (value <= 1.0 + 1e-14))
 
 
-@pytest.mark.parametrize("form", kernels.Matern52().pair_forms())
+@pytest.mark.parametrize("form", pair_forms.of(kernels.Matern52()))
 def test_features_are_computed_per_point_not_per_pair(form):
     """What is done per pair for a Matern kernel has no transcendental function."""
     features = jax.eval_shape(form.features, jnp.ones((1, 3)), jnp.ones((1, 3)))
@@ -315,9 +315,9 @@ def test_features_are_computed_per_point_not_per_pair(form):
 def test_both_forms_of_a_matern_pair_agree_where_they_meet():
     rng = np.random.default_rng(9)
     delta_i, delta_j = rng.normal(size=(2, 2000)) * 10 ** rng.uniform(-6, 1, 2000)
-    var = jnp.full(2000, kernels._NARROW)
+    var = jnp.full(2000, pair_forms._NARROW)
     for kernel in (kernels.Matern52(), kernels.Matern32()):
-        narrow, wide = (pair_in_form(f, delta_i, delta_j, var) for f in kernel.pair_forms())
+        narrow, wide = (pair_in_form(f, delta_i, delta_j, var) for f in pair_forms.of(kernel))
         np.testing.assert_allclose(narrow, wide, rtol=1e-10)
 
 

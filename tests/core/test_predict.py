@@ -1,6 +1,7 @@
 """Prediction through the layers against the GP formula, Monte Carlo and quadrature."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ import pytest
 from oracles import Process
 
 from deepemu.core import kernels, predict
+from deepemu.core.gaussian import Gaussian
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.predict import Ensemble
 from deepemu.core.priors import Independent
@@ -23,25 +25,23 @@ leave_one_out = jax.jit(predict.leave_one_out)
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def propagate_by(method, net, member, data, x):
     whitening = predict.whitening(net, member.params, data)
-    return predict.propagate(net, method, member, whitening, data, x)
+    entered = predict.enter(net, member.params, member.alpha[None], whitening, data, x)
+    prepared = predict.prepare(net, method, member, data)
+    first = Gaussian(entered.means[0], entered.var)
+    return predict.propagate(net, method, member, prepared, data, x, first)
 
 
-def propagate(*fitted_and_at):
-    """In the cheapest form; row by row, as on a GPU, and in the general form it is the same."""
-    inside, outside, general = (
-        propagate_by(predict.Method(form, rows), *fitted_and_at)
-        for form, rows in (
-            (predict.CHEAPEST, predict.RowsInside()),
-            (predict.CHEAPEST, predict.RowsOutside(2)),
-            (predict.GENERAL, predict.RowsInside()),
-        )
-    )
-    assert np.all(inside.suited)
-    for other in (outside, general):
-        jax.tree.map(
-            functools.partial(np.testing.assert_allclose, rtol=1e-7), inside.moments, other.moments
-        )
-    return inside.moments
+def propagate(net, *fitted_and_at):
+    """By the last level; where another one suits, and row by row as on a GPU, it is the same."""
+    inside, outside = predict.RowsInside(), predict.RowsOutside(2)
+    *levels, general = range(predict.n_levels(net))
+    found = propagate_by(predict.Method(general, inside), net, *fitted_and_at)
+    assert np.all(found.suited)
+    for level, rows in ((general, outside), *itertools.product(levels, (inside, outside))):
+        other = propagate_by(predict.Method(level, rows), net, *fitted_and_at)
+        for a, b in zip(*map(jax.tree.leaves, (found.moments, other.moments)), strict=True):
+            np.testing.assert_allclose(a[other.suited], b[other.suited], rtol=1e-7)
+    return found.moments
 
 
 @functools.partial(jax.jit, static_argnums=(1, 5))

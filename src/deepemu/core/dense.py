@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import kernels, linalg, pairs
+from deepemu.core import kernels, linalg
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.kernels import Kernel
-from deepemu.core.pairs import Pairs
 
 LOG_2PI = 1.8378770664093453
 SMALLEST_SCALE = 1e-12
@@ -57,27 +56,11 @@ class Sites:
 
 
 @record
-class Inputs:
-    """Inputs of a node at m test points: uncertain columns first, then known ones, (m, columns)."""
-
-    uncertain: Gaussian
-    known: Array
-
-
-@record
 class Factor:
     """What prediction needs of a trained node: L⁻¹ and α = R⁻¹y, zero in padded rows."""
 
     inverse_cholesky: Array
     alpha: Array
-
-
-@record
-class Link:
-    """What prediction at uncertain inputs needs: α, and A = ααᵀ − σ²R⁻¹ as weights of pairs."""
-
-    alpha: Array
-    pairs: Pairs
 
 
 # --- correlation matrix and density ----------------------------------------------------------
@@ -241,57 +224,16 @@ def precision_times_target(node: Node, inputs: Array, target: Array, sites: Site
     return jnp.where(sites.used, linalg.solve_positive(matrix, target), 0.0)
 
 
-def link(node: Node, inputs: Array, target: Array, sites: Sites, n_uncertain: int) -> Link:
-    """Prepare a node whose first columns will be uncertain for prediction at any test points.
-
-    Padded rows are silenced here: their weights are zero.
-    """
-    used = sites.used
-    precision = linalg.inverse(linalg.cholesky(correlation(node, inputs, sites)))
-    precision = jnp.where(used[:, None] & used[None, :], precision, 0.0)
-    alpha = precision @ target
-    weights = jnp.outer(alpha, alpha) - node.scale * precision
-    points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
-    return Link(alpha, pairs.tiled(node.kernel, weights, points))
-
-
 def predict(node: Node, factor: Factor, inputs: Array, at: Array) -> Gaussian:
-    """Mean and variance of the output at known inputs (m, D), equation (1) of the paper.
+    """Mean and variance (m,) of the output at known inputs (m, D), equation (1) of the paper.
 
     μ = rᵀα and σ₀² = σ² (1 + η − rᵀR⁻¹r), never below σ²η, which bounds the round-off of the sum.
+    For α of several targets, (k, n), the means are (k, m).
     """
     cross = kernels.correlation_matrix(node.kernel, inputs, at, node.inverse_lengthscale)
     explained = jnp.sum((factor.inverse_cholesky @ cross) ** 2, axis=0)
     relative = jnp.maximum(1.0 + node.nugget - explained, node.nugget)
     return Gaussian(factor.alpha @ cross, node.scale * relative)
-
-
-@record
-class Linked:
-    """Moments at test points, and where the form of J they were computed with is accurate."""
-
-    moments: Gaussian
-    suited: Array
-
-
-def predict_linked(node: Node, link: Link, inputs: Array, at: Inputs, form: int) -> Linked:
-    """Mean and variance of the output where inputs are uncertain, (3) and (4) of the paper.
-
-    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)) = Σ A∘J − μ² + σ² (1 + η),
-    never below σ²η. A known column has I = r and J = r rᵀ. ``form`` is the place of the form of J
-    among `Kernel.pair_forms`.
-    """
-    pair_form = node.kernel.pair_forms()[form]
-    n_uncertain = at.uncertain.mean.shape[1]
-    hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
-    inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
-    at_known = kernels.correlation_matrix(node.kernel, known, at.known, inverse_known)
-    delta, var = kernels.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
-    mean = link.alpha @ (kernels.expectation_matrix(node.kernel, delta, var) * at_known)
-    second = pairs.expected_sum(pair_form, link.pairs, delta, var, at_known)
-    floor = node.scale * node.nugget
-    moments = Gaussian(mean, jnp.maximum(second - mean**2 + node.scale + floor, floor))
-    return Linked(moments, pair_form.suits(var))
 
 
 def posterior_mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:

@@ -1,7 +1,5 @@
 """Gaussian marginals and their mixtures."""
 
-import jax.numpy as jnp
-
 from deepemu._types import Array, record
 
 
@@ -21,6 +19,7 @@ def mixture(components: Gaussian, weights: Array) -> Gaussian:
     Equation (6) of the paper with ω_i = 1/N. The squared deviations are taken from the mixture
     mean, because the paper's Σ μ_i² − μ² cancels where the mean is large against the spread.
     """
-    mean = jnp.tensordot(weights, components.mean, axes=1)
+    weights = weights.reshape(-1, *[1] * (components.mean.ndim - 1))
+    mean = (weights * components.mean).sum(axis=0)
     spread = components.var + (components.mean - mean[None]) ** 2
-    return Gaussian(mean, jnp.tensordot(weights, spread, axes=1))
+    return Gaussian(mean, (weights * spread).sum(axis=0))

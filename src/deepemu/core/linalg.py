@@ -16,6 +16,8 @@ from deepemu._types import Array
 
 LARGE = 1500
 SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
+SMALLEST_HALVED = 256  # products with smaller blocks lose more than the symmetry saves
+N_SPLITS = 2  # leave 5/8 of the matrix
 
 
 def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
@@ -79,3 +81,37 @@ def inverse(lower: Array) -> Array:
     g = solve(b, solve_from_right(a, c))
     corner = -solve_transposed(b, g)
     return jnp.block([[inverse(a) + g.T @ g, corner.T], [corner, inverse(b)]])
+
+
+# --- symmetric matrices in halves ------------------------------------------------------------
+
+Halves = Array | tuple["Halves", Array, "Halves"]
+"""A symmetric matrix: the whole of it, or [[first, ·], [corner, last]] without the upper corner."""
+
+
+def in_halves(matrix: Array, n_splits: int = N_SPLITS) -> Halves:
+    """A large matrix without most of what its symmetry repeats."""
+    n = matrix.shape[-1]
+    if n_splits == 0 or n < SMALLEST_HALVED:
+        return matrix
+    first, last = matrix[: n // 2, : n // 2], matrix[n // 2 :, n // 2 :]
+    halved = (in_halves(half, n_splits - 1) for half in (first, last))
+    return (next(halved), matrix[n // 2 :, : n // 2], next(halved))
+
+
+def whole(halves: Halves) -> Array:
+    """The matrix that was given to `in_halves`."""
+    if not isinstance(halves, tuple):
+        return halves
+    first, corner, last = halves
+    return jnp.block([[whole(first), corner.T], [corner, whole(last)]])
+
+
+def quadratic_forms(halves: Halves, vectors: Array) -> Array:
+    """fᵀAf (m,) for the columns f of (n, m)."""
+    if not isinstance(halves, tuple):
+        return jnp.sum(vectors * (halves @ vectors), axis=0)
+    first, corner, last = halves
+    upper, lower = jnp.split(vectors, [corner.shape[1]])
+    mixed = jnp.sum(lower * (corner @ upper), axis=0)
+    return quadratic_forms(first, upper) + 2.0 * mixed + quadratic_forms(last, lower)

@@ -15,6 +15,7 @@ SMALLEST_VARIANCE = 1e-24
 # backward one above (it converges the faster the larger z is).
 _SWITCH = 2.5
 _BACKWARD_STEPS = 32
+_LARGEST_EXPONENT = 700.0  # finite, so that its product with an erfc of zero is zero
 # Derivatives of the density at either end of an interval; see `two_point_weights`.
 SLOPES = 6
 
@@ -49,6 +50,16 @@ def half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Arr
     return tuple(moment(n) for n in range(order + 1))
 
 
+def rough_half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Array, ...]:
+    """`half_moments` to an absolute precision of 1e-15: a tail may lose all its digits."""
+    v = jnp.maximum(var, SMALLEST_VARIANCE)
+    sd = jnp.sqrt(v)
+    z = rate * sd - delta / sd
+    tilt = jnp.exp(jnp.minimum(rate * (0.5 * rate * v - delta), _LARGEST_EXPONENT))
+    integrals = _near_integrals(z, jnp.exp(-0.5 * delta**2 / v), tilt, order)
+    return tuple(sd**n * math.sqrt(0.5 / math.pi) * g for n, g in enumerate(integrals))
+
+
 def opposite_moments(moments: Sequence[Array], delta: Array, var: Array) -> list[Array]:
     """E[t^n; t > 0], t ~ N(delta, v), from the moments of the other half line, E[(-t)^n; t < 0].
 
@@ -62,9 +73,10 @@ def opposite_moments(moments: Sequence[Array], delta: Array, var: Array) -> list
 
 
 def _near_integrals(z: Array, gauss: Array, tilt: Array, order: int) -> list[Array]:
-    """gauss * G_n(z), z < _SWITCH, given gauss * exp(z^2/2) = tilt.
+    """gauss * G_n(z), given gauss * exp(z^2/2) = tilt.
 
-    G_0 = sqrt(2 pi) Phi(-z) exp(z^2/2), G_1 = 1 - z G_0, G_{n+1} = n G_{n-1} - z G_n.
+    G_0 = sqrt(2 pi) Phi(-z) exp(z^2/2), G_1 = 1 - z G_0, G_{n+1} = n G_{n-1} - z G_n: to relative
+    precision up to z = _SWITCH, to absolute precision beyond.
     """
     integrals = [tilt * (math.sqrt(0.5 * math.pi) * erfc(z * math.sqrt(0.5)))]
     before = gauss

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core.kernels import Kernel, PairForm
+from deepemu.core.pair_forms import PairForm
 
 BLOCK = 16
 
@@ -25,7 +25,7 @@ class Pairs:
     points: Array  # (D, blocks, BLOCK), in lengthscales
 
 
-def tiled(kernel: Kernel, weights: Array, points: Array) -> Pairs:
+def tiled(form: PairForm, weights: Array, points: Array) -> Pairs:
     """Pairs with symmetric weights (n, n), among design points (n, D) in lengthscales.
 
     The part of J that no test point changes goes into the weights, and so does the factor 2 of the
@@ -36,7 +36,7 @@ def tiled(kernel: Kernel, weights: Array, points: Array) -> Pairs:
     missing = (0, n_blocks * BLOCK - weights.shape[0])
     by_block = jnp.pad(weights, (missing, missing)).reshape(n_blocks, BLOCK, n_blocks, BLOCK)
     rows, columns = jnp.tril_indices(n_blocks)
-    decay = jnp.sum(kernel.pair_decay(_gaps(points, rows, columns)), axis=0)
+    decay = jnp.sum(form.decay(_gaps(points, rows, columns)), axis=0)
     times = jnp.where(rows == columns, 1.0, 2.0)[:, None, None]
     tiles = times * by_block[rows, :, columns, :] * jnp.exp(-decay)
     last = jnp.max(jnp.where(jnp.any(tiles != 0.0, axis=(1, 2)), jnp.arange(len(rows)), 0))

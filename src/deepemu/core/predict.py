@@ -1,18 +1,20 @@
 """Prediction: a Gaussian pushed through the layers of imputed networks (Algorithm 1)."""
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense, pairs
+from deepemu.core import dense, linked
 from deepemu.core import keys as random_keys
-from deepemu.core.dense import Factor, Inputs, Link, Linked, Node, Sites
+from deepemu.core.dense import Factor, Node, Sites
 from deepemu.core.gaussian import Gaussian, mixture
+from deepemu.core.kernels import Kernel
+from deepemu.core.linked import Inputs, Link, Linked, Way
 from deepemu.core.network import (
     Data,
     Latents,
@@ -23,6 +25,11 @@ from deepemu.core.network import (
     layer_sites,
     layer_targets,
 )
+
+T = TypeVar("T")
+Rows = TypeVar("Rows")
+Prepared = tuple[Any, ...]
+"""Layer by layer from the second, and stacked over nodes, what a `Way` made of the links."""
 
 
 @record
@@ -65,10 +72,8 @@ def build_member(network: Network, params: Params, latents: Latents, data: Data)
     )
     links = []
     for layer in range(1, network.depth):
-        link = functools.partial(dense.link, n_uncertain=network.layers[layer - 1].width)
-        links.append(
-            jax.vmap(link, in_axes=(0, None, 0, 0))(*_layer(network, layer, params, latents, data))
-        )
+        link = jax.vmap(linked.link, in_axes=(0, None, 0, 0))
+        links.append(link(*_layer(network, layer, params, latents, data)))
     return Member(params, latents, alpha, tuple(links))
 
 
@@ -93,7 +98,7 @@ def _layer(
     )
 
 
-CHEAPEST, GENERAL = 0, -1  # places of a kernel's pair forms
+# --- moments at test points ------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -124,30 +129,107 @@ class RowsOutside:
 
 @dataclass(frozen=True)
 class Method:
-    """How sums over pairs are computed: in which form of J, and in which order."""
+    """How the moments of linked layers are computed.
 
-    form: int
+    Level zero takes each kernel's cheapest way, the last of the levels its general one.
+    """
+
+    level: int
     rows: RowsInside | RowsOutside
+
+    def way(self, kernel: Kernel) -> Way:
+        ways = linked.ways(kernel)
+        return ways[min(self.level, len(ways) - 1)]
+
+
+def n_levels(network: Network) -> int:
+    """How many levels `Method` has for the network; one where no layer is linked."""
+    return max((len(linked.ways(spec.kernel)) for spec in network.layers[1:]), default=1)
+
+
+@record
+class Entered:
+    """Moments of the first layer's outputs at test points, for the K imputations of a chain.
+
+    They share the variances, because these do not depend on what was imputed.
+    """
+
+    means: Array  # (K, ..., P)
+    var: Array  # (..., P)
+    spread: Array  # (...,), the largest sum of variances in lengthscales of a node above
+
+
+def enter(
+    network: Network, params: Params, alpha: Array, whitening: Array, data: Data, x: Array
+) -> Entered:
+    """The first layer at test points x (m, d), given α (K, P, n) of a chain's imputations."""
+    nodes = layer_nodes(network.layers[0], params[0])
+    one = lambda node: dense.predict(node[0], Factor(node[1], node[2]), data.x, x)  # noqa: E731
+    moments = jax.lax.map(one, (nodes, whitening, jnp.swapaxes(alpha, 0, 1)))
+    var = moments.var.T
+    return Entered(jnp.transpose(moments.mean, (1, 2, 0)), var, _spread(network, params, var))
+
+
+def _spread(network: Network, params: Params, var: Array) -> Array:
+    """max_p sum_d v_d / γ_pd² (m,) over the nodes p of the second layer; zero if there is none."""
+    if network.depth == 1:
+        return jnp.zeros(len(var))
+    inverse = layer_nodes(network.layers[1], params[1]).inverse_lengthscale[:, : var.shape[1]]
+    return jnp.max(var @ (inverse**2).T, axis=1)
+
+
+def enter_blocks(
+    network: Network,
+    params: Params,
+    alpha: Array,
+    whitening: Array,
+    data: Data,
+    x: Array,
+    n_blocks: Array,
+) -> Entered:
+    """`enter` for the first blocks of x (blocks, m, d), else zero."""
+    width, (blocks, m, _) = network.layers[0].width, x.shape
+    nothing = Entered(
+        jnp.zeros((blocks, len(alpha), m, width)),
+        jnp.zeros((blocks, m, width)),
+        jnp.zeros((blocks, m)),
+    )
+    block = lambda rows: enter(network, params, alpha, whitening, data, rows)  # noqa: E731
+    entered = _first_blocks(block, n_blocks, x, nothing)
+    return dataclasses.replace(entered, means=jnp.swapaxes(entered.means, 0, 1))
+
+
+def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, nothing: T) -> T:
+    """What ``block`` makes of the first blocks of rows, in the place of nothing."""
+
+    def at(index: Array, found: T) -> T:
+        one = block(jax.tree.map(lambda each: each[index], rows))
+        return jax.tree.map(lambda whole, part: whole.at[index].set(part), found, one)
+
+    return jax.lax.fori_loop(0, n_blocks, at, nothing)
 
 
 def propagate(
-    network: Network, method: Method, member: Member, whitening: Array, data: Data, x: Array
+    network: Network,
+    method: Method,
+    member: Member,
+    prepared: Prepared,
+    data: Data,
+    x: Array,
+    below: Gaussian,
 ) -> Linked:
-    """Moments (m, q) of the outputs at test points x (m, d), layer by layer.
+    """Moments (m, q) of the outputs at test points x (m, d), given those of the first layer (m, P).
 
     Each layer's outputs are treated as independent normals that feed the next layer, which makes
     the network a linked GP (section 2.2 of the paper). Nodes are visited one by one, so that the
     working memory is one node's.
     """
-    nodes = layer_nodes(network.layers[0], member.params[0])
-    first = lambda node: dense.predict(node[0], Factor(node[1], node[2]), data.x, x)  # noqa: E731
-    moments = jax.lax.map(first, (nodes, whitening, member.alpha))
     suited = jnp.ones(len(x), bool)
-    for layer, links in enumerate(member.links, 1):
-        below = Gaussian(moments.mean.T, moments.var.T)
-        linked = _propagate_layer(network, method, layer, member, data, x, links, below)
-        moments, suited = linked.moments, suited & jnp.all(linked.suited, axis=0)
-    return Linked(Gaussian(moments.mean.T, moments.var.T), suited)
+    for layer in range(1, network.depth):
+        found = _propagate_layer(network, method, layer, member, prepared, data, x, below)
+        below = Gaussian(found.moments.mean.T, found.moments.var.T)
+        suited = suited & jnp.all(found.suited, axis=0)
+    return Linked(below, suited)
 
 
 def _propagate_layer(
@@ -155,75 +237,70 @@ def _propagate_layer(
     method: Method,
     layer: int,
     member: Member,
+    prepared: Prepared,
     data: Data,
     x: Array,
-    links: Link,
     below: Gaussian,
 ) -> Linked:
     """Moments (P, m) of a layer's outputs, given those (m, .) of the layer below."""
     spec = network.layers[layer]
-    inputs = layer_inputs(network, layer, data.x, member.latents)
+    way, inputs = method.way(spec.kernel), layer_inputs(network, layer, data.x, member.latents)
     at = Inputs(below, x[:, : spec.n_columns - below.mean.shape[1]])
 
-    def one(node: tuple[Node, Link]) -> Linked:
-        predict = lambda rows: dense.predict_linked(*node, inputs, rows, method.form)  # noqa: E731
-        return method.rows.map(predict, at)
+    def one(node: tuple[Node, Array, Any]) -> Linked:
+        return method.rows.map(lambda rows: linked.predict(way, *node, inputs, rows), at)
 
-    return jax.lax.map(one, (layer_nodes(spec, member.params[layer]), links))
+    nodes, alpha = layer_nodes(spec, member.params[layer]), member.links[layer - 1].alpha
+    return jax.lax.map(one, (nodes, alpha, prepared[layer - 1]))
 
 
-def propagate_blocks(
-    network: Network,
-    method: Method,
-    member: Member,
-    whitening: Array,
-    data: Data,
-    x: Array,
-    n_blocks: Array,
-) -> Linked:
-    """`propagate` for the first blocks of x (blocks, m, d): moments (blocks, m, q), else zero."""
+def prepare(network: Network, method: Method, member: Member, data: Data) -> Prepared:
+    """What the method needs of a member's linked layers, node by node."""
 
-    def block(index: Array, found: Linked) -> Linked:
-        one = propagate(network, method, member, whitening, data, x[index])
-        return jax.tree.map(lambda whole, part: whole.at[index].set(part), found, one)
+    def of_layer(layer: int, link: Link) -> Any:
+        spec, n_uncertain = network.layers[layer], network.layers[layer - 1].width
+        inputs = layer_inputs(network, layer, data.x, member.latents)
+        of_node = lambda node, link: linked.prepare(  # noqa: E731
+            method.way(spec.kernel), node, link, inputs, n_uncertain, method.rows.n_tiles
+        )
+        return jax.vmap(of_node)(layer_nodes(spec, member.params[layer]), link)
 
-    nothing = jnp.zeros((*x.shape[:2], network.n_outputs), x.dtype)
-    start = Linked(Gaussian(nothing, nothing), jnp.ones(x.shape[:2], bool))
-    return jax.lax.fori_loop(0, n_blocks, block, start)
+    return tuple(of_layer(layer, link) for layer, link in enumerate(member.links, 1))
 
 
 def mix_in(
     network: Network,
     method: Method,
     members: Member,
-    chain: Array,
     shares: Array,
-    whitening: Array,
     data: Data,
     x: Array,
+    entered: Gaussian,
     n_blocks: Array,
     mixed: Linked,
 ) -> Linked:
     """The mixture after some more members, stacked, given the mixture of those before them.
 
-    A member's share is its weight over the sum of the weights up to its own; its ``chain`` is the
-    place of its ``whitening`` among those given.
+    x (blocks, m, d) holds test points, and ``entered`` the first layer's moments there for each of
+    the members, which share the variances. A member's share is its weight over the sum of the
+    weights up to its own.
     """
 
     def add(mixed: Linked, step: tuple[Member, Array, Array]) -> tuple[Linked, None]:
-        member, chain, share = step
-        member = _with_tiles(member, method.rows.n_tiles)
-        one = propagate_blocks(network, method, member, whitening[chain], data, x, n_blocks)
+        member, share, means = step
+        prepared = prepare(network, method, member, data)
+        block = lambda rows: propagate(network, method, member, prepared, data, *rows)  # noqa: E731
+        nothing = jax.tree.map(jnp.zeros_like, mixed)
+        rows = (x, Gaussian(means, entered.var))
+        one = _first_blocks(block, n_blocks, rows, nothing)
         both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed.moments, one.moments)
         moments = mixture(both, jnp.stack([1.0 - share, share]))
         return Linked(moments, mixed.suited & one.suited), None
 
-    return jax.lax.scan(add, mixed, (members, chain, shares))[0]
+    return jax.lax.scan(add, mixed, (members, shares, entered.mean))[0]
 
 
-def _with_tiles(member: Member, n_tiles: int) -> Member:
-    group = jax.vmap(lambda link: Link(link.alpha, pairs.grouped(link.pairs, n_tiles)))
-    return dataclasses.replace(member, links=tuple(map(group, member.links)))
+# --- draws, leave-one-out, conditional means -------------------------------------------------
 
 
 def draw(

@@ -1,0 +1,145 @@
+"""The linked Gaussian process against Monte Carlo, quadrature and the plain one."""
+
+import functools
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from oracles import Process
+
+from deepemu.core import kernels, linked
+from deepemu.core.dense import Node, Sites
+from deepemu.core.gaussian import Gaussian
+from deepemu.core.linked import Inputs
+
+N_ROWS = 9
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def predict_by(way, node, inputs, target, at):
+    """Moments at test points whose first columns are uncertain."""
+    link = linked.link(node, inputs, target, Sites(jnp.ones(len(inputs)), jnp.zeros(())))
+    prepared = linked.prepare(way, node, link, inputs, at.uncertain.mean.shape[1])
+    return linked.predict(way, node, link.alpha, prepared, inputs, at)
+
+
+def predict_linked(node, inputs, target, at):
+    """In the general way; where another one suits, it agrees."""
+    ways = linked.ways(node.kernel)
+    *others, general = (predict_by(way, node, inputs, target, at) for way in ways)
+    assert np.all(general.suited)
+    for other in others:
+        suited = np.asarray(other.suited)
+        np.testing.assert_allclose(
+            other.moments.mean[suited], general.moments.mean[suited], rtol=1e-9
+        )
+        np.testing.assert_allclose(
+            other.moments.var[suited], general.moments.var[suited], rtol=1e-4
+        )
+    return general.moments
+
+
+def node_of(process: Process) -> Node:
+    numbers = (1 / process.lengthscale, process.scale, process.nugget)
+    return Node(kernels.by_name(process.kernel), *map(jnp.asarray, numbers))
+
+
+def one_row(mean, var, known) -> Inputs:
+    uncertain = Gaussian(jnp.asarray(mean)[None], jnp.asarray(var)[None])
+    return Inputs(uncertain, jnp.asarray(known)[None])
+
+
+@pytest.fixture(params=oracles.KERNELS)
+def process(request):
+    """Three columns, of which the second is not read."""
+    return Process(request.param, np.array([0.5, np.inf, 0.9]), 1.7, 0.03)
+
+
+@pytest.fixture
+def x(rng):
+    return rng.uniform(size=(N_ROWS, 3))
+
+
+@pytest.fixture
+def y(rng):
+    return rng.normal(size=N_ROWS)
+
+
+@pytest.mark.parametrize("n_uncertain", [2, 3])
+def test_moments_against_monte_carlo(rng, process, x, y, n_uncertain):
+    mean, var = rng.uniform(size=3)[:n_uncertain], np.array([0.02, 0.3, 0.1])[:n_uncertain]
+    known = rng.uniform(size=3 - n_uncertain)
+    stated = predict_linked(node_of(process), x, y, one_row(mean, var, known))
+    n_draws = 200_000
+    drawn = mean + np.sqrt(var) * rng.normal(size=(n_draws, n_uncertain))
+    points = np.hstack([drawn, np.broadcast_to(known, (n_draws, 3 - n_uncertain))])
+    weights = np.full(n_draws, 1 / n_draws)
+    total_mean, total_var, errors = oracles.through_inputs(process, x, y, points, weights)
+    assert abs(stated.mean[0] - total_mean) < 5 * errors[0]
+    assert abs(stated.var[0] - total_var) < 5 * errors[1]
+
+
+def test_inputs_of_variance_zero_are_known(rng, process, x, y):
+    """The sums over pairs lose a few digits that the form for known inputs keeps."""
+    at = rng.uniform(size=3)
+    expected = process.predict(x, y, at[None])
+    for n_uncertain in (2, 3):
+        certain = one_row(at[:n_uncertain], np.zeros(n_uncertain), at[n_uncertain:])
+        moments = predict_linked(node_of(process), x, y, certain)
+        np.testing.assert_allclose(moments.mean, expected[0], rtol=1e-10)
+        np.testing.assert_allclose(moments.var, expected[1][0], rtol=1e-9)
+
+
+def test_variance_is_never_below_the_nugget(process, x):
+    """At a training point with a nugget of 1e-8, where the sums are round-off."""
+    small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
+    inputs = one_row(x[0, :2], np.zeros(2), x[0, 2:])
+    floor = small.scale * small.nugget
+    for way in linked.ways(node_of(small).kernel):
+        assert predict_by(way, node_of(small), x, np.sin(x[:, 0]), inputs).moments.var >= floor
+
+
+# --- the series for small variances -----------------------------------------------------------
+
+
+def in_one_column(process, n_rows):
+    """A response over one hidden column and one known one."""
+    x = np.random.default_rng(4).uniform(size=(n_rows, 2))
+    return replace(process, lengthscale=np.array([0.3, 0.8])), x, np.sin(6 * x[:, 0]) + x[:, 1]
+
+
+def rows_of(variances, mean, known) -> Inputs:
+    var = jnp.asarray(variances)[:, None]
+    return Inputs(Gaussian(jnp.full_like(var, mean), var), jnp.full_like(var, known))
+
+
+def test_series_against_quadrature_up_to_its_limit(process):
+    """Where it says that it suits, it errs by less than a thousandth of the nugget's variance."""
+    process, x, y = in_one_column(replace(process, nugget=1e-5), 20)
+    at, var = np.array([0.37, 0.6]), 0.09 * 10.0 ** np.arange(-9, 0, 0.5)
+    found = predict_by(linked.BySeries(), node_of(process), x, y, rows_of(var, *at))
+    suited = np.asarray(found.suited)
+    assert suited[0], "a standard deviation of 3e-5 lengthscales is small"
+    assert not suited[-1], "one of a third of a lengthscale is not"
+    assert np.all(np.diff(suited.astype(int)) <= 0)
+    allowed = 1e-3 * process.nugget * process.scale
+    for k in np.flatnonzero(suited):
+        points, weights = oracles.gauss_hermite(at[:1], var[k : k + 1], at[1:], 120)
+        mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
+        np.testing.assert_allclose(found.moments.mean[k], mean, rtol=1e-8)
+        assert abs(found.moments.var[k] - total) < allowed + 1e-9 * total
+
+
+def test_a_row_has_the_same_moments_whatever_stands_beside_it(process):
+    """A neighbour that needs a higher degree does not add to it."""
+    process, x, y = in_one_column(replace(process, nugget=1e-3), 20)
+    small, larger, large = 0.09 * 1e-6, 0.09 * 1e-3, 0.09
+    way, node = linked.BySeries(), node_of(process)
+    alone = predict_by(way, node, x, y, rows_of([small] * 3, 0.4, 0.6))
+    beside = predict_by(way, node, x, y, rows_of([small, larger, large], 0.4, 0.6))
+    assert alone.moments.var[0] == beside.moments.var[0]
+    assert bool(beside.suited[0])
+    assert not bool(beside.suited[2])
