@@ -81,10 +81,10 @@ def test_stacks_and_their_rows_are_inverse():
 def test_chunks_cover_all_rows_in_order():
     x = np.arange(10.0)[:, None]
     chunks = _boundary._chunks(x, (2, 3))
-    assert [int(n) for n, _ in chunks] == [2, 2]
+    assert [int(n) for n, _ in chunks] == [6, 4]
     assert all(rows.shape == (2, 3, 1) for _, rows in chunks)
     np.testing.assert_array_equal(_boundary._rows([rows for _, rows in chunks], 10), x)
-    assert [int(n) for n, _ in _boundary._chunks(x[:7], (2, 3))] == [2, 1]
+    assert [int(n) for n, _ in _boundary._chunks(x[:7], (2, 3))] == [6, 1]
 
 
 def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
@@ -108,8 +108,8 @@ def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
     unsuited = {tuple(row) for row in emulator._scaling.x_to_core(at)[::3]}
     mixed = _boundary._mixed
 
-    def partly_unsuited(ensemble, members, level, rows, *first):
-        found = mixed(ensemble, members, 1, rows, *first)
+    def partly_unsuited(ensemble, members, level, rows):
+        found = mixed(ensemble, members, 1, rows)
         seen.append((level, len(rows)))
         suited = np.array([level == 2 or tuple(row) not in unsuited for row in rows])
         shifted = Gaussian(found.moments.mean + level, found.moments.var)

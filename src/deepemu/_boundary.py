@@ -19,7 +19,7 @@ from deepemu.core import impute, network, predict, sem
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.linked import Linked
 from deepemu.core.network import Data, Latents, LayerParams, Network
-from deepemu.core.predict import Ensemble, Entered, Member
+from deepemu.core.predict import Ensemble, Member
 
 T = TypeVar("T")
 
@@ -31,15 +31,15 @@ TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
 # a block stay in a CPU's second-level cache, and keep a GPU busy. A program runs the blocks that
 # hold true rows.
 CPU_BLOCKS = (32, 32)
-GPU_BLOCKS = (8, 2048)
+GPU_BLOCKS = (8, 16_384)
 GPU_TILES = 64
-# About 25 doubles for a design point, test row and hidden column, in at most 4 GB of a GPU.
-FEATURE_BYTES, GPU_ROOM = 200, 4e9
+# About 25 doubles for a design point, test row and hidden column. With more room the few rows that
+# need a higher level would stand in too large a block.
+FEATURE_BYTES, GPU_ROOM = 200, 1.3e9
 # Bytes of the members that go to a device at once.
 MEMBERS_ROOM = {"cpu": 2**26, "gpu": 2**33}
 # More than these are cut for all threads to share, and for a Ctrl-C to find an end.
 MOST_ROWS_OF_A_PIECE = 8192
-MOST_ROWS_IN_ONE_THREAD = 65_536
 
 
 def bucket(n_rows: int) -> int:
@@ -245,11 +245,10 @@ def _fit_single_layer(
 
 
 def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[np.int32, np.ndarray]]:
-    """Chunks (blocks, rows, d) of padded rows, with the number of blocks that hold true rows."""
-    n_blocks, n_rows = blocks
-    size = n_blocks * n_rows
-    padded = np.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, n_blocks, n_rows, x.shape[1])
-    used = [min(n_blocks, -(-(x.shape[0] - first) // n_rows)) for first in range(0, len(x), size)]
+    """Chunks (blocks, rows, d) of padded rows, with the number of true rows in each."""
+    size = blocks[0] * blocks[1]
+    padded = np.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, *blocks, x.shape[1])
+    used = [min(size, len(x) - first) for first in range(0, len(x), size)]
     return [(np.int32(n), chunk) for n, chunk in zip(used, padded, strict=True)]
 
 
@@ -263,8 +262,7 @@ def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
     threads."""
     threads = current().threads
     # One thread can be interrupted between programs, and a piece moves all members to the device.
-    most = MOST_ROWS_IN_ONE_THREAD if threads == 1 else MOST_ROWS_OF_A_PIECE
-    n_pieces = max(threads, -(-len(x) // most))
+    n_pieces = 1 if threads == 1 else max(threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
     tasks = (
         functools.partial(_mixture_of_piece, ensemble, piece)
         for piece in _pieces(x, n_pieces, _blocks(ensemble)[1])
@@ -304,15 +302,12 @@ def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray) -> Gaussian:
 def _mixture_of_chain(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Gaussian:
     """Moments (m, q) of the mixture of some members of one chain.
 
-    Rows come in the order of what is uncertain of the hidden layer, so that rows of a block are
-    content with the same effort. Those for which a level is not accurate go on to the next one.
+    Rows for which a level is not accurate go on to the next one.
     """
-    entered = _entered(ensemble, members, x)
-    rows = np.argsort(entered.spread, kind="stable")
+    rows = np.arange(len(x))
     mean, var = np.empty((2, len(x), ensemble.network.n_outputs))
     for level in range(predict.n_levels(ensemble.network)):
-        first = np.asarray(entered.means)[:, rows], np.asarray(entered.var)[rows]
-        part = _mixed(ensemble, members, level, x[rows], *first)
+        part = _mixed(ensemble, members, level, x[rows])
         mean[rows], var[rows] = part.moments.mean, part.moments.var
         rows = rows[~np.asarray(part.suited)]
         if not len(rows):
@@ -320,41 +315,14 @@ def _mixture_of_chain(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) ->
     return Gaussian(mean, var)  # type: ignore[arg-type]
 
 
-def _entered(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Entered:
-    """The first layer's moments at all rows, for some members of one chain."""
-    program = compiled(predict.enter_blocks, ("network",))
-    params = row(ensemble.members.params, members[0])
-    whitening = ensemble.whitening[ensemble.chain[members[0]]]
-    given = jax.device_put((params, ensemble.members.alpha[members], whitening, ensemble.data))
-    found = [
-        to_numpy(program(ensemble.network, *given, chunk, n_blocks))
-        for n_blocks, chunk in _chunks(x, _blocks(ensemble))
-    ]
-    return Entered(
-        np.stack([_rows([f.means[k] for f in found], len(x)) for k in range(len(members))]),  # type: ignore[arg-type]
-        _rows([f.var for f in found], len(x)),  # type: ignore[arg-type]
-        _rows([f.spread[..., None] for f in found], len(x))[:, 0],  # type: ignore[arg-type]
-    )
-
-
-def _mixed(
-    ensemble: Ensemble,
-    members: np.ndarray,
-    level: int,
-    x: np.ndarray,
-    means: np.ndarray,
-    var: np.ndarray,
-) -> Linked:
-    """The mixture of some members of one chain, given the first layer's moments.
-
-    Members come a few at a time and are mixed in, so that memory holds those and one mixture.
-    """
+def _mixed(ensemble: Ensemble, members: np.ndarray, level: int, x: np.ndarray) -> Linked:
+    """Members come a few at a time and are mixed in, so that memory holds those and one mixture."""
     shape, net = _blocks(ensemble), ensemble.network
     method = predict.Method(level, _order_of_rows(net, level))
-    chunks, variances = _chunks(x, shape), [chunk for _, chunk in _chunks(var, shape)]
-    each = [[chunk for _, chunk in _chunks(mean, shape)] for mean in means]
+    chunks = _chunks(x, shape)
     shares = _shares(np.asarray(ensemble.weights)[members])
-    data = jax.device_put(ensemble.data)
+    whitening = row(ensemble.whitening, np.asarray(ensemble.chain)[members[0]])
+    shared = jax.device_put((whitening, ensemble.data))
     nothing = np.zeros((*shape, net.n_outputs))
     start = jax.device_put(Linked(Gaussian(nothing, nothing), np.ones(shape, bool)))  # type: ignore[arg-type]
     mixed = [start] * len(chunks)
@@ -363,9 +331,10 @@ def _mixed(
     for k in range(0, len(members), at_once):
         some = slice(k, k + at_once)
         given = jax.device_put((_members(ensemble, members[some]), shares[some]))
-        for c, (n_blocks, rows) in enumerate(chunks):
-            entered = Gaussian(np.stack([mean[c] for mean in each[some]]), variances[c])  # type: ignore[arg-type]
-            mixed[c] = program(net, method, *given, data, rows, entered, n_blocks, mixed[c])
+        mixed = [
+            program(net, method, *given, *shared, rows, n_rows, before)
+            for (n_rows, rows), before in zip(chunks, mixed, strict=True)
+        ]
     return Linked(
         Gaussian(
             _rows([each.moments.mean for each in mixed], len(x)),  # type: ignore[arg-type]

@@ -178,37 +178,6 @@ def _spread(network: Network, params: Params, var: Array) -> Array:
     return jnp.max(var @ (inverse**2).T, axis=1)
 
 
-def enter_blocks(
-    network: Network,
-    params: Params,
-    alpha: Array,
-    whitening: Array,
-    data: Data,
-    x: Array,
-    n_blocks: Array,
-) -> Entered:
-    """`enter` for the first blocks of x (blocks, m, d), else zero."""
-    width, (blocks, m, _) = network.layers[0].width, x.shape
-    nothing = Entered(
-        jnp.zeros((blocks, len(alpha), m, width)),
-        jnp.zeros((blocks, m, width)),
-        jnp.zeros((blocks, m)),
-    )
-    block = lambda rows: enter(network, params, alpha, whitening, data, rows)  # noqa: E731
-    entered = _first_blocks(block, n_blocks, x, nothing)
-    return dataclasses.replace(entered, means=jnp.swapaxes(entered.means, 0, 1))
-
-
-def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, nothing: T) -> T:
-    """What ``block`` makes of the first blocks of rows, in the place of nothing."""
-
-    def at(index: Array, found: T) -> T:
-        one = block(jax.tree.map(lambda each: each[index], rows))
-        return jax.tree.map(lambda whole, part: whole.at[index].set(part), found, one)
-
-    return jax.lax.fori_loop(0, n_blocks, at, nothing)
-
-
 def propagate(
     network: Network,
     method: Method,
@@ -273,31 +242,66 @@ def mix_in(
     method: Method,
     members: Member,
     shares: Array,
+    whitening: Array,
     data: Data,
     x: Array,
-    entered: Gaussian,
-    n_blocks: Array,
+    n_rows: Array,
     mixed: Linked,
 ) -> Linked:
-    """The mixture after some more members, stacked, given the mixture of those before them.
+    """The mixture after some more members of a chain, stacked, given that of those before them.
 
-    x (blocks, m, d) holds test points, and ``entered`` the first layer's moments there for each of
-    the members, which share the variances. A member's share is its weight over the sum of the
-    weights up to its own.
+    x (blocks, m, d) holds test points, of which the first n_rows are wanted. A member's share is
+    its weight over the sum of the weights up to its own.
+
+    Blocks are filled in the order of what is uncertain of the first layer's outputs, so that rows
+    of a block are content with the same effort.
     """
+    n_blocks = -(-n_rows // x.shape[1])
+    entered = _enter_blocks(network, members, whitening, data, x, n_blocks)
+    wanted = jnp.arange(entered.spread.size).reshape(x.shape[:2]) < n_rows
+    order = jnp.argsort(jnp.where(wanted, entered.spread, jnp.inf).ravel())
+    means = jax.vmap(lambda mean: _reordered(mean, order))(entered.means)
+    x, var, mixed = _reordered((x, entered.var, mixed), order)
 
     def add(mixed: Linked, step: tuple[Member, Array, Array]) -> tuple[Linked, None]:
-        member, share, means = step
+        member, share, mean = step
         prepared = prepare(network, method, member, data)
         block = lambda rows: propagate(network, method, member, prepared, data, *rows)  # noqa: E731
-        nothing = jax.tree.map(jnp.zeros_like, mixed)
-        rows = (x, Gaussian(means, entered.var))
-        one = _first_blocks(block, n_blocks, rows, nothing)
+        one = _first_blocks(block, n_blocks, (x, Gaussian(mean, var)), mixed)
         both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed.moments, one.moments)
         moments = mixture(both, jnp.stack([1.0 - share, share]))
         return Linked(moments, mixed.suited & one.suited), None
 
-    return jax.lax.scan(add, mixed, (members, shares, entered.mean))[0]
+    mixed, _ = jax.lax.scan(add, mixed, (members, shares, means))
+    return _reordered(mixed, jnp.zeros_like(order).at[order].set(jnp.arange(order.size)))
+
+
+def _enter_blocks(
+    network: Network, members: Member, whitening: Array, data: Data, x: Array, n_blocks: Array
+) -> Entered:
+    """`enter` for the first blocks of x (blocks, m, d), else zero."""
+    params = jax.tree.map(lambda values: values[0], members.params)  # those of the chain
+    blocks, m, width = *x.shape[:2], network.layers[0].width
+    shapes = (blocks, len(members.alpha), m, width), (blocks, m, width), (blocks, m)
+    block = lambda rows: enter(network, params, members.alpha, whitening, data, rows)  # noqa: E731
+    entered = _first_blocks(block, n_blocks, x, Entered(*map(jnp.zeros, shapes)))
+    return dataclasses.replace(entered, means=jnp.swapaxes(entered.means, 0, 1))
+
+
+def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, found: T) -> T:
+    """What ``block`` makes of the first blocks of rows; the others keep what stands there."""
+
+    def at(index: Array, found: T) -> T:
+        one = block(jax.tree.map(lambda each: each[index], rows))
+        return jax.tree.map(lambda whole, part: whole.at[index].set(part), found, one)
+
+    return jax.lax.fori_loop(0, n_blocks, at, found)
+
+
+def _reordered(rows: T, order: Array) -> T:
+    """Rows of blocks (blocks, m, ...), taken in another order."""
+    flat = lambda each: each.reshape(-1, *each.shape[2:])[order].reshape(each.shape)  # noqa: E731
+    return jax.tree.map(flat, rows)
 
 
 # --- draws, leave-one-out, conditional means -------------------------------------------------
