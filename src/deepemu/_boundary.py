@@ -50,25 +50,28 @@ def bucket(n_rows: int) -> int:
 
 
 def array(values: np.ndarray) -> Array:
-    """To JAX, in double precision."""
-    return jnp.asarray(values, jnp.float64)
+    """To JAX, in double precision.
+
+    Not by ``jnp.asarray``, which compiles a program for every shape.
+    """
+    return jax.device_put(np.asarray(values, np.float64))
 
 
 def indices(values: np.ndarray) -> Array:
     """To JAX, as integers."""
-    return jnp.asarray(values, jnp.int32)
+    return jax.device_put(np.asarray(values, np.int32))
 
 
 def pad_rows(values: np.ndarray, n_rows: int) -> Array:
     """Zero rows appended up to ``n_rows``."""
     missing = [(0, n_rows - values.shape[0])] + [(0, 0)] * (values.ndim - 1)
-    return jnp.asarray(np.pad(np.asarray(values, float), missing))
+    return array(np.pad(values, missing))
 
 
 def pack(x: np.ndarray, y: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> Data:
     """Scaled data, padded to their bucket; padded rows have a count of zero."""
     size = bucket(x.shape[0])
-    return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), jnp.asarray(squares))
+    return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), array(squares))
 
 
 def keys(seed: int, stream: int, n: int) -> np.ndarray:
@@ -212,7 +215,7 @@ def fit_single_layer(
     A few steps from each start (along the first axis) choose the one that is followed to the top.
     """
     return compiled(_fit_single_layer, ("network_", "nodes"))(
-        net, _nodes(), starts, data, *(jnp.asarray(v) for v in (n_scout, n_polish, tolerance))
+        net, _nodes(), starts, data, np.int32(n_scout), np.int32(n_polish), np.float64(tolerance)
     )
 
 
@@ -324,7 +327,7 @@ def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray, form: int) -> Columns:
     return (
         _rows([each.moments.mean for each in mixed], len(x)),
         _rows([each.moments.var for each in mixed], len(x)),
-        _rows([each.suited[..., None] for each in mixed], len(x))[:, 0],
+        _rows([np.asarray(each.suited)[..., None] for each in mixed], len(x))[:, 0],
     )
 
 
@@ -344,7 +347,7 @@ def _some_members(
     return row(ensemble.members, some), chain - chain.min(), shares[some], whitening
 
 
-def _rows(chunks: Sequence[Array], n_rows: int) -> np.ndarray:
+def _rows(chunks: Sequence[Array | np.ndarray], n_rows: int) -> np.ndarray:
     """The true rows of chunks (blocks, m, q), (n_rows, q)."""
     return np.concatenate([np.asarray(c).reshape(-1, c.shape[-1]) for c in chunks])[:n_rows]
 

@@ -228,12 +228,14 @@ def _options(platform: str) -> dict[str, bool | int] | None:
     """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
     if platform != "cpu":
         return None
-    return {name: value for name, value in CPU_OPTIONS.items() if _is_known(name, value)}
+    if _are_known(CPU_OPTIONS):  # one compilation, and no other, as long as XLA keeps its flags
+        return dict(CPU_OPTIONS)
+    return {name: value for name, value in CPU_OPTIONS.items() if _are_known({name: value})}
 
 
-def _is_known(option: str, value: bool | int) -> bool:
+def _are_known(options: dict[str, bool | int]) -> bool:
     try:
-        jax.jit(lambda x: x, compiler_options={option: value}).lower(0.0).compile()
+        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

@@ -15,6 +15,7 @@ from deepemu.core.impute import NodeWise
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Reference
 from deepemu.core.sem import Chain, Effort, Schedule
+from deepemu.training import starting_imputation
 
 N_ROWS = 14
 BLOCK = 6
@@ -43,7 +44,7 @@ def start_of(network, n_rows=N_ROWS, seed=0):
         for layer in network.layers
     )
     latents = tuple(jnp.asarray(rng.normal(size=(n_rows, s.width))) for s in network.layers[:-1])
-    return Chain(params, impute.start(latents, 16.0))
+    return Chain(params, starting_imputation(latents, 16.0))
 
 
 @pytest.fixture
