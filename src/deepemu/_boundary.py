@@ -231,9 +231,9 @@ def _fit_single_layer(
     sites = network.layer_sites(network_, 0, data)
 
     def ascend(start: LayerParams, n_steps: Array) -> tuple[LayerParams, Array]:
-        return sem.fit_layer(
-            nodes, network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance
-        )
+        task = sem.LayerTask(network_.layers[0], start, data.x, data.y, sites)
+        (fitted,), values = sem.fit_layers(nodes, [task], n_steps, tolerance)
+        return fitted, values
 
     ends, values = jax.lax.map(lambda start: ascend(start, n_scout), starts)
     best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), axis=0)
