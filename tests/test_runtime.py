@@ -1,5 +1,6 @@
 """Devices, threads and precision: what a scope sets, and that it is put back."""
 
+import gc
 import os
 import subprocess
 import sys
@@ -114,6 +115,24 @@ def test_threads_compile_a_program_once():
             assert sum(count) - before == 1
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_garbage_is_not_collected_while_tracing_and_then_as_before(enabled):
+    seen = []
+
+    def program(x):
+        seen.append(gc.isenabled())
+        return x + 1.0
+
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with _runtime.running(Runtime()):
+            _runtime.compiled(program)(np.ones(3))
+        assert seen == [False]
+        assert gc.isenabled() == enabled
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deepemu._runtime import compiled, current, in_threads
+from deepemu._runtime import compiled, current, hardly_optimised, in_threads
 from deepemu._types import Array
 from deepemu.core import impute, network, predict, sem
 from deepemu.core.gaussian import Gaussian, mixture
@@ -53,25 +53,28 @@ def bucket(n_rows: int) -> int:
 
 
 def array(values: np.ndarray) -> Array:
-    """To JAX, in double precision."""
-    return jnp.asarray(values, jnp.float64)
+    """To JAX, in double precision.
+
+    Not by ``jnp.asarray``, which compiles a program for every shape.
+    """
+    return jax.device_put(np.asarray(values, np.float64))
 
 
 def indices(values: np.ndarray) -> Array:
     """To JAX, as integers."""
-    return jnp.asarray(values, jnp.int32)
+    return jax.device_put(np.asarray(values, np.int32))
 
 
 def pad_rows(values: np.ndarray, n_rows: int) -> Array:
     """Zero rows appended up to ``n_rows``."""
     missing = [(0, n_rows - values.shape[0])] + [(0, 0)] * (values.ndim - 1)
-    return jnp.asarray(np.pad(np.asarray(values, float), missing))
+    return array(np.pad(values, missing))
 
 
 def pack(x: np.ndarray, y: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> Data:
     """Scaled data, padded to their bucket; padded rows have a count of zero."""
     size = bucket(x.shape[0])
-    return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), jnp.asarray(squares))
+    return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), array(squares))
 
 
 def keys(seed: int, stream: int, n: int) -> np.ndarray:
@@ -184,7 +187,7 @@ def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) ->
 
 def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
     """The imputed network that each chain holds now."""
-    program = compiled(predict.build_member, ("network",))
+    program = hardly_optimised(predict.build_member, ("network",))
     return _in_order(
         functools.partial(program, net, chain.params, chain.imputation.latents, data)
         for chain in chains
@@ -193,7 +196,7 @@ def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list
 
 def build_whitening(net: Network, chains: Sequence[sem.Chain], data: Data) -> Array:
     """L⁻¹ of the first layer of each chain, stacked."""
-    program = compiled(predict.whitening, ("network",))
+    program = hardly_optimised(predict.whitening, ("network",))
     return stack(_in_order(functools.partial(program, net, chain.params, data) for chain in chains))
 
 
@@ -215,7 +218,7 @@ def fit_single_layer(
     A few steps from each start (along the first axis) choose the one that is followed to the top.
     """
     return compiled(_fit_single_layer, ("network_", "nodes"))(
-        net, _nodes(), starts, data, *(jnp.asarray(v) for v in (n_scout, n_polish, tolerance))
+        net, _nodes(), starts, data, np.int32(n_scout), np.int32(n_polish), np.float64(tolerance)
     )
 
 
@@ -231,9 +234,9 @@ def _fit_single_layer(
     sites = network.layer_sites(network_, 0, data)
 
     def ascend(start: LayerParams, n_steps: Array) -> tuple[LayerParams, Array]:
-        return sem.fit_layer(
-            nodes, network_.layers[0], start, data.x, data.y, sites, n_steps, tolerance
-        )
+        task = sem.LayerTask(network_.layers[0], start, data.x, data.y, sites)
+        (fitted,), values = sem.fit_layers(nodes, [task], n_steps, tolerance)
+        return fitted, values
 
     ends, values = jax.lax.map(lambda start: ascend(start, n_scout), starts)
     best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), axis=0)
@@ -340,7 +343,7 @@ def _mixed(ensemble: Ensemble, members: np.ndarray, level: int, x: np.ndarray) -
             _rows([each.moments.mean for each in mixed], len(x)),  # type: ignore[arg-type]
             _rows([each.moments.var for each in mixed], len(x)),  # type: ignore[arg-type]
         ),
-        _rows([each.suited[..., None] for each in mixed], len(x))[:, 0],  # type: ignore[arg-type]
+        _rows([np.asarray(each.suited)[..., None] for each in mixed], len(x))[:, 0],  # type: ignore[arg-type]
     )
 
 
@@ -362,11 +365,11 @@ def _order_of_rows(net: Network, level: int) -> predict.RowsInside | predict.Row
     if current().platform == "cpu":
         return predict.RowsInside()
     method = predict.Method(level, predict.RowsInside(GPU_TILES))
-    light = all(method.way(spec.kernel).light for spec in net.layers)
+    light = all(method.way(spec.kernel).light for spec in net.layers[1:])
     return method.rows if light else predict.RowsOutside()
 
 
-def _rows(chunks: Sequence[Array], n_rows: int) -> np.ndarray:
+def _rows(chunks: Sequence[Array | np.ndarray], n_rows: int) -> np.ndarray:
     """The true rows of chunks (blocks, m, q), (n_rows, q)."""
     return np.concatenate([np.asarray(c).reshape(-1, c.shape[-1]) for c in chunks])[:n_rows]
 

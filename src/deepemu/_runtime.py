@@ -2,6 +2,7 @@
 
 import contextvars
 import functools
+import gc
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -27,10 +28,11 @@ ROWS_FOR_BLAS_THREADS = 500
 # XLA's thread pool costs more than it gives on matrices of a few hundred rows; its fusion emitters
 # double the compile time, and more than the first level of optimisation adds a quarter, without
 # making these programs faster.
+LEVEL = "xla_backend_optimization_level"
 CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,
     "xla_cpu_use_fusion_emitters": False,
-    "xla_backend_optimization_level": 1,
+    LEVEL: 1,
 }
 
 
@@ -192,15 +194,29 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
 def compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
     """``function`` as a program of the current runtime that has finished when it returns."""
     with _LOOKING_UP:
-        return _program(function, static, current().platform)
+        return _program(function, static, current().platform, _options)
+
+
+def hardly_optimised(
+    function: Callable[..., Any], static: tuple[str, ...] = ()
+) -> Callable[..., Any]:
+    """The same for a program that is run a few times in a fit: compiled in half the time."""
+    with _LOOKING_UP:
+        return _program(function, static, current().platform, _options_at_lowest_level)
+
+
+Options = dict[str, bool | int] | None
 
 
 @functools.cache
 def _program(
-    function: Callable[..., Any], static: tuple[str, ...], platform: str
+    function: Callable[..., Any],
+    static: tuple[str, ...],
+    platform: str,
+    options: Callable[[str], Options],
 ) -> Callable[..., Any]:
     """A jitted function that threads compile once: the first call of each signature is alone."""
-    program = jax.jit(function, static_argnames=static, compiler_options=_options(platform))
+    program = jax.jit(function, static_argnames=static, compiler_options=options(platform))
     seen: set[Any] = set()
     compiling = threading.Lock()
 
@@ -210,7 +226,8 @@ def _program(
         if signature not in seen:
             with compiling:
                 if signature not in seen:
-                    done = jax.block_until_ready(program(*args, **kwargs))
+                    with _no_garbage_collection():
+                        done = jax.block_until_ready(program(*args, **kwargs))
                     seen.add(signature)
                     return done
         return jax.block_until_ready(program(*args, **kwargs))
@@ -218,22 +235,43 @@ def _program(
     return run
 
 
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Tracing makes many objects that stay: to look for garbage among them, again and again, is a
+    sixth of its time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def _signature(arguments: Any) -> Any:
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple(getattr(leaf, "shape", leaf) for leaf in leaves)
 
 
+def _options_at_lowest_level(platform: str) -> Options:
+    options = _options(platform)
+    return {**options, LEVEL: 0} if options and LEVEL in options else options
+
+
 @functools.cache
-def _options(platform: str) -> dict[str, bool | int] | None:
+def _options(platform: str) -> Options:
     """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
     if platform != "cpu":
         return None
-    return {name: value for name, value in CPU_OPTIONS.items() if _is_known(name, value)}
+    if _are_known(CPU_OPTIONS):  # one compilation, and no other, as long as XLA keeps its flags
+        return dict(CPU_OPTIONS)
+    return {name: value for name, value in CPU_OPTIONS.items() if _are_known({name: value})}
 
 
-def _is_known(option: str, value: bool | int) -> bool:
+def _are_known(options: dict[str, bool | int]) -> bool:
     try:
-        jax.jit(lambda x: x, compiler_options={option: value}).lower(0.0).compile()
+        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
     except jax.errors.JaxRuntimeError:
         return False
     return True

@@ -90,9 +90,18 @@ def _resize_columns(values: np.ndarray, width: int) -> np.ndarray:
     return (scores - scores.min(axis=0)) / np.where(span > 0, span, 1.0)
 
 
+def starting_imputation(latents: Latents, bracket_factor: float) -> impute.Imputation:
+    """Mean angles are set so that the first brackets are the full circle; never zero, so that an
+    infinite factor gives an infinite bracket and not an undefined one."""
+    first = impute.FULL_CIRCLE / min(bracket_factor, impute.FULL_CIRCLE)
+    angles = tuple(_boundary.array(np.full(w.shape[1], first)) for w in latents)
+    none = _boundary.indices(np.zeros(()))
+    return impute.Imputation(latents, angles, evaluations=none, sweeps=none)
+
+
 def start_chains(plan: Plan, params: Params, latents: Latents, n_chains: int) -> list[sem.Chain]:
     """Equal chains; their keys will make them differ."""
-    return [sem.Chain(params, impute.start(latents, plan.bracket))] * n_chains
+    return [sem.Chain(params, starting_imputation(latents, plan.bracket))] * n_chains
 
 
 def train(
@@ -289,7 +298,7 @@ def train_single_layer(network: Network, data: Data, params: LayerParams, seed: 
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     _require_finite(trace.log_density)
-    chains = [_boundary.to_numpy(sem.Chain((fitted,), impute.start((), 1.0)))]
+    chains = [_boundary.to_numpy(sem.Chain((fitted,), starting_imputation((), 1.0)))]
     members = _boundary.build_members(network, chains, data)
     return Trained(_ensemble(network, data, chains, [members]), chains, trace)
 

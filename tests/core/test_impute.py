@@ -14,6 +14,7 @@ from deepemu.core import impute, kernels
 from deepemu.core.impute import Brackets, Imputation, LayerWise, NodeWise
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.priors import Independent
+from deepemu.training import starting_imputation
 
 N_ROWS, N_CHAINS, N_TRANSITIONS, N_SWEEPS = 5, 4000, 2, 4
 X = np.linspace(0, 1, N_ROWS)[:, None] ** np.array([1.0, 2.0])
@@ -191,7 +192,7 @@ def latents(rng):
 
 
 def test_the_same_key_gives_the_same_draws(data, latents):
-    state = impute.start(latents, 16.0)
+    state = starting_imputation(latents, 16.0)
     first, again, other = (
         sweeps(jax.random.key(seed), NodeWise(), state, data, 3, 16.0, True) for seed in (0, 0, 1)
     )
@@ -201,7 +202,7 @@ def test_the_same_key_gives_the_same_draws(data, latents):
 
 
 def test_brackets_follow_the_angles_only_when_told_to(data, latents):
-    state = impute.start(latents, 16.0)
+    state = starting_imputation(latents, 16.0)
     for moves in (NodeWise(), LayerWise()):
         held = sweeps(jax.random.key(0), moves, state, data, 3, 16.0, False)
         jax.tree.map(np.testing.assert_array_equal, held.angles, state.angles)
@@ -213,7 +214,7 @@ def test_brackets_follow_the_angles_only_when_told_to(data, latents):
 @pytest.mark.parametrize(("done", "share"), [(0, 0.5), (3, 0.2), (100, 0.05)])
 def test_the_means_follow_quickly_at_first(data, latents, done, share):
     """One sweep of one block: the mean goes part of the way to an angle in the circle."""
-    state = replace(impute.start(latents, 16.0), sweeps=jnp.asarray(done))
+    state = replace(starting_imputation(latents, 16.0), sweeps=jnp.asarray(done))
     adapted = sweeps(jax.random.key(0), LayerWise(), state, data, 1, 16.0, True)
     for before, after, w, moved in zip(
         state.angles, adapted.angles, latents, adapted.latents, strict=True
@@ -225,7 +226,7 @@ def test_the_means_follow_quickly_at_first(data, latents, done, share):
 
 
 def test_evaluations_are_counted_and_no_sweeps_change_nothing(data, latents):
-    state = impute.start(latents, 16.0)
+    state = starting_imputation(latents, 16.0)
     none, two, five = (
         sweeps(jax.random.key(0), NodeWise(), state, data, n, 16.0, False) for n in (0, 2, 5)
     )
@@ -236,7 +237,7 @@ def test_evaluations_are_counted_and_no_sweeps_change_nothing(data, latents):
 @pytest.mark.parametrize("factor", [16.0, 3.0, np.inf])
 def test_the_first_brackets_are_the_full_circle(data, latents, factor):
     """So that sweeps from `start` equal those whose bracket is the circle by hand."""
-    started = impute.start(latents, factor)
+    started = starting_imputation(latents, factor)
     by_hand = Imputation(
         latents, tuple(jnp.full(2, impute.FULL_CIRCLE, float) for _ in latents),
         started.evaluations, started.sweeps,
@@ -251,6 +252,6 @@ def test_the_first_brackets_are_the_full_circle(data, latents, factor):
 
 def test_one_layer_has_nothing_to_impute(data):
     net = Network(2, network_of(TWO_LAYERS).layers[:1])
-    state = impute.start((), 16.0)
+    state = starting_imputation((), 16.0)
     end = impute.sweeps(jax.random.key(0), net, NodeWise(), (), state, data, 3, None)
     assert end is state

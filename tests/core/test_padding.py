@@ -19,6 +19,7 @@ from deepemu.core.impute import NodeWise
 from deepemu.core.linked import Inputs
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.priors import Independent, Reference
+from deepemu.training import starting_imputation
 
 N_ROWS, N_PADDED = 10, 13
 ROUND_OFF = {"rtol": 1e-7, "atol": 1e-9}
@@ -167,7 +168,7 @@ def train(key, params, data, latents, n_scoring):
 
     The last layer reads x, so its M-step has garbage among its inputs.
     """
-    chain = sem.Chain(params, impute.start(latents, 16.0))
+    chain = sem.Chain(params, starting_imputation(latents, 16.0))
     effort = sem.Effort(jnp.array(3), n_scoring, impute.Brackets(16.0, True))
     schedule = sem.Schedule(NodeWise(), 3)
     return sem.train_block(key, NETWORK, schedule, effort, chain, data, 0, 3)

@@ -15,6 +15,7 @@ from deepemu.core.impute import NodeWise
 from deepemu.core.network import Data, LayerParams, LayerSpec, Network
 from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Reference
 from deepemu.core.sem import Chain, Effort, Schedule
+from deepemu.training import starting_imputation
 
 N_ROWS = 14
 BLOCK = 6
@@ -43,7 +44,7 @@ def start_of(network, n_rows=N_ROWS, seed=0):
         for layer in network.layers
     )
     latents = tuple(jnp.asarray(rng.normal(size=(n_rows, s.width))) for s in network.layers[:-1])
-    return Chain(params, impute.start(latents, 16.0))
+    return Chain(params, starting_imputation(latents, 16.0))
 
 
 @pytest.fixture
@@ -245,9 +246,35 @@ def test_scoring_learns_the_nugget_from_replicates(rng):
     layer = spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False)
     begin = LayerParams(jnp.zeros((1, 1)), jnp.zeros(1), jnp.full(1, np.log(0.02)))
     sites = sem.Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
-    fit = jax.jit(functools.partial(sem.fit_layer, sem.InTurn(), layer))
-    y = np.sin(3 * x)
-    (short, value), (long, best) = (fit(begin, x, y, sites, n) for n in (4, 200))
+    fit = jax.jit(functools.partial(sem.fit_layers, sem.InTurn()))
+    task = sem.LayerTask(layer, begin, x, np.sin(3 * x), sites)
+    ((short,), value), ((long,), best) = (fit([task], n) for n in (4, 200))
     np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)
     np.testing.assert_allclose(value, best, atol=0.1)
     np.testing.assert_allclose(short.log_nugget, long.log_nugget, atol=0.05)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_layers_of_any_size_are_fitted_as_if_alone(shared, rng):
+    """One node of one column, and two of three columns, not all of them read, with scales held."""
+    alike = functools.partial(
+        spec, "matern52", prior=Independent(Gamma(), Flat()), shared_lengthscale=shared
+    )
+    layers = alike([[1]]), alike([[1, 1, 1], [1, 0, 1]], free_scale=False)
+    tasks = [
+        sem.LayerTask(
+            layer,
+            LayerParams(*(jnp.zeros(shape) for shape in ((p, d), p)), jnp.full(p, -9.0)),
+            rng.random((8, d)),
+            rng.normal(size=(8, p)),
+            sem.Sites(jnp.ones((p, 8)), jnp.zeros(p)),
+        )
+        for layer in layers
+        for p, d in [(layer.width, layer.n_columns)]
+    ]
+    fit = jax.jit(functools.partial(sem.fit_layers, sem.InTurn()))
+    fitted, values = fit(tasks, 2)
+    alone = [fit([task], 2) for task in tasks]
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-10)
+    jax.tree.map(functools.partial(close, atol=1e-12), fitted, [one for (one,), _ in alone])
+    close(values, np.concatenate([value for _, value in alone]))

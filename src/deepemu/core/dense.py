@@ -140,20 +140,20 @@ class Derivatives:
     information: Array
 
 
-def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: bool) -> Fit:
+def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
     """Log density at the node's parameters, with the scale profiled out where it is free."""
     return _fit(linalg.cholesky(correlation(node, inputs, sites)), node, target, sites, free_scale)
 
 
-def _fit(lower: Array, node: Node, target: Array, sites: Sites, free_scale: bool) -> Fit:
+def _fit(lower: Array, node: Node, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
     quadratic = quadratic_form(lower, target)
-    scale = profiled_scale(quadratic, node.nugget, sites) if free_scale else node.scale
+    scale = jnp.where(free_scale, profiled_scale(quadratic, node.nugget, sites), node.scale)
     constant = log_constant(scale, node.nugget, sites)
     return Fit(log_variable(lower, quadratic, scale) + constant, scale)
 
 
 def derivatives(
-    node: Node, inputs: Array, target: Array, sites: Sites, free_scale: bool
+    node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool
 ) -> Derivatives:
     """Log density, gradient and average information in θ = (log γ_1 … log γ_D, log η).
 
@@ -173,29 +173,35 @@ def derivatives(
     noise = jnp.where(sites.used, node.nugget / jnp.maximum(sites.counts, 1.0), 0.0)
     traces = jnp.append(traces, noise @ jnp.diagonal(precision))
     images = jnp.vstack([images, noise * alpha])
-    replicates = sites.squares / (node.nugget * now.scale)
-    explained = (images @ alpha / now.scale).at[-1].add(replicates)
-    free = (sites.n_observations - sites.n_sites) * (jnp.arange(len(traces)) == len(traces) - 1)
+    is_nugget = (jnp.arange(len(traces)) == len(traces) - 1).astype(traces.dtype)
+    replicates = is_nugget * (sites.squares / (node.nugget * now.scale))
+    explained = images @ alpha / now.scale + replicates
+    free = is_nugget * (sites.n_observations - sites.n_sites)
     whitened = linalg.solve(lower, images.T)
-    information = 0.5 * whitened.T @ whitened / now.scale
-    information = information.at[-1, -1].add(0.5 * replicates)
-    if free_scale:
-        information -= 0.5 * jnp.outer(explained, explained) / sites.n_observations
+    information = 0.5 * (whitened.T @ whitened / now.scale + jnp.diag(replicates))
+    of_scale = 0.5 * jnp.outer(explained, explained) / sites.n_observations
+    information -= jnp.where(free_scale, of_scale, 0.0)
     return Derivatives(now, 0.5 * (explained - traces - free), information)
 
 
 def _slopes(
     node: Node, inputs: Array, matrix: Array, precision: Array, alpha: Array
 ) -> tuple[Array, Array]:
-    """tr(R⁻¹R_p) and R_p α for each column p, R_p = R ∘ ∂ log k/∂ log γ_p: zero on the diagonal."""
+    """tr(R⁻¹R_p) and R_p α for each column p, R_p = R ∘ ∂ log k/∂ log γ_p: zero on the diagonal.
 
-    def of_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
-        values, inverse_lengthscale = column
-        distance = (values[:, None] - values[None, :]) * inverse_lengthscale
+    Columns behind the last one that the node reads have none, and are left out.
+    """
+    columns, inverse = inputs.T, node.inverse_lengthscale
+
+    def add_column(p: Array, slopes: tuple[Array, Array]) -> tuple[Array, Array]:
+        traces, images = slopes
+        distance = (columns[p][:, None] - columns[p][None, :]) * inverse[p]
         slope = matrix * node.kernel.log_slope(distance)
-        return jnp.sum(precision * slope), slope @ alpha
+        return traces.at[p].set(jnp.sum(precision * slope)), images.at[p].set(slope @ alpha)
 
-    return jax.lax.map(of_column, (inputs.T, node.inverse_lengthscale))
+    n_read = jnp.max(jnp.where(inverse > 0.0, jnp.arange(1, len(inverse) + 1), 0))
+    none = jnp.zeros_like(inverse), jnp.zeros_like(columns)
+    return jax.lax.fori_loop(0, n_read, add_column, none)
 
 
 # --- draws, prediction, leave-one-out --------------------------------------------------------

@@ -89,14 +89,6 @@ class Fixed:
     from_inputs: tuple[Parts, ...]
 
 
-def start(latents: Latents, bracket_factor: float) -> Imputation:
-    """Mean angles are set so that the first brackets are the full circle; never zero, so that an
-    infinite factor gives an infinite bracket and not an undefined one."""
-    first = FULL_CIRCLE / min(bracket_factor, FULL_CIRCLE)
-    angles = tuple(jnp.full(w.shape[1], first, w.dtype) for w in latents)
-    return Imputation(latents, angles, jnp.zeros((), jnp.int32), jnp.zeros((), jnp.int32))
-
-
 def sweeps(
     key: Array,
     network: Network,

@@ -1,7 +1,10 @@
 """Training by stochastic expectation maximisation (Algorithm 3)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import jax
@@ -14,6 +17,7 @@ from deepemu.core.impute import Brackets, Imputation, Moves
 from deepemu.core.maximise import Objective, Slopes, Value, maximise
 from deepemu.core.network import (
     Data,
+    Latents,
     LayerParams,
     LayerSpec,
     Network,
@@ -35,10 +39,19 @@ NUGGET_BOUNDS = (-16.1, 4.6)
 
 @dataclass(frozen=True)
 class InTurn:
-    """Nodes one after the other: right for a CPU, and half as long to compile."""
+    """Nodes one after the other, those of all layers by one piece of a program: right for a CPU,
+    and a fraction of the time to compile."""
 
     def map(self, function: Callable[..., T], *nodes: Any) -> T:
         return jax.lax.map(lambda node: function(*node), nodes)
+
+    def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
+        """Layers that differ in size only, each time the places of all of them."""
+        alike: dict[Any, list[int]] = {}
+        for place, spec in enumerate(layers):
+            kind = spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget
+            alike.setdefault(kind, []).append(place)
+        return list(alike.values())
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,10 @@ class Together:
 
     def map(self, function: Callable[..., T], *nodes: Any) -> T:
         return jax.vmap(function)(*nodes)
+
+    def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
+        """Each layer by itself, so that memory holds the matrices of one."""
+        return [[place] for place in range(len(layers))]
 
 
 Nodes = InTurn | Together
@@ -115,7 +132,8 @@ def train_block(
         chain, trace = carry
         key_now = jax.random.fold_in(keys.from_words(key), first + index)
         chain, value = step(key_now, network, schedule, effort, chain, data)
-        put = lambda path, now: path.at[index].set(now)  # noqa: E731
+        # A slice, where ``.at[index].set`` would be a scatter, which takes longer to compile.
+        put = lambda path, now: jax.lax.dynamic_update_index_in_dim(path, now, index, 0)  # noqa: E731
         return chain, jax.tree.map(put, trace, Trace(chain.params, value))
 
     return jax.lax.fori_loop(0, n_iterations, iterate, (chain, empty))
@@ -129,107 +147,172 @@ def step(
         key, network, schedule.moves, chain.params, chain.imputation, data, effort.n_sweeps,
         effort.brackets,
     )  # fmt: skip
-    params, values = [], []
-    for layer, spec in enumerate(network.layers):
-        inputs = layer_inputs(network, layer, data.x, imputation.latents)
-        targets = layer_targets(network, layer, data, imputation.latents)
-        fitted, value = fit_layer(
-            schedule.nodes, spec, chain.params[layer], inputs, targets,
-            layer_sites(network, layer, data), effort.n_scoring,
-        )  # fmt: skip
-        params.append(fitted)
-        values.append(jnp.sum(value))
-    return Chain(tuple(params), imputation), sum(values[1:], values[0])
+    tasks = [
+        _layer_task(network, layer, chain.params[layer], imputation.latents, data)
+        for layer in range(network.depth)
+    ]
+    params: dict[int, LayerParams] = {}
+    total = jnp.zeros((), data.x.dtype)
+    for group in schedule.nodes.groups(network.layers):
+        some = [tasks[layer] for layer in group]
+        fitted, values = fit_layers(schedule.nodes, some, effort.n_scoring)
+        params |= zip(group, fitted, strict=True)
+        total += jnp.sum(values)
+    return Chain(tuple(params[layer] for layer in range(network.depth)), imputation), total
 
 
-def fit_layer(
+@record
+class LayerTask:
+    """A layer to be fitted: where its parameters are now, inputs (n, D), targets (n, P), sites."""
+
+    spec: LayerSpec = field(metadata={"static": True})
+    params: LayerParams
+    inputs: Array
+    targets: Array
+    sites: Sites
+
+
+def _layer_task(
+    network: Network, layer: int, params: LayerParams, latents: Latents, data: Data
+) -> LayerTask:
+    return LayerTask(
+        network.layers[layer],
+        params,
+        layer_inputs(network, layer, data.x, latents),
+        layer_targets(network, layer, data, latents),
+        layer_sites(network, layer, data),
+    )
+
+
+@record
+class _NodeTask:
+    """A node to be fitted, or several, stacked; ``layer`` is the place of its inputs."""
+
+    reads: Array
+    free_scale: Array
+    params: LayerParams
+    target: Array
+    sites: Sites
+    shape: Geometry
+    layer: Array
+
+
+def fit_layers(
     nodes: Nodes,
-    spec: LayerSpec,
-    params: LayerParams,
-    inputs: Array,
-    targets: Array,
-    sites: Sites,
+    layers: Sequence[LayerTask],
     n_steps: Array | int,
     tolerance: Array | float = 0.0,
-) -> tuple[LayerParams, Array]:
-    """Maximise log density + log prior of each node of a layer; returns the objective as well."""
-    shapes = geometry(spec, inputs, sites.used[0])
+) -> tuple[list[LayerParams], Array]:
+    """Maximise log density + log prior of each node of layers that differ in size only.
 
-    def fit(
-        reads: Array, start: LayerParams, target: Array, site: Sites, shape: Geometry
-    ) -> tuple[LayerParams, Array]:
-        return _fit_node(spec, reads, start, inputs, target, site, shape, n_steps, tolerance)
+    Returns the objectives of all nodes as well. Narrow layers get columns that nobody reads.
+    """
+    n_columns = max(task.spec.n_columns for task in layers)
+    spec = layers[0].spec
+    inputs = jnp.stack([_widened(task.inputs, n_columns) for task in layers])
+    tasks = [_node_tasks(task, place, n_columns) for place, task in enumerate(layers)]
+    stacked = jax.tree.map(lambda *parts: jnp.concatenate(parts), *tasks)
 
-    return nodes.map(fit, jnp.asarray(spec.reads), params, targets.T, sites, shapes)
+    def fit(node: _NodeTask) -> tuple[LayerParams, Array]:
+        return _fit_node(spec, node, inputs[node.layer], n_steps, tolerance)
+
+    fitted, values = nodes.map(fit, stacked)
+    ends = list(itertools.accumulate(task.spec.width for task in layers))
+    return [
+        _rows_of_layer(fitted, end - task.spec.width, task.spec)
+        for task, end in zip(layers, ends, strict=True)
+    ], values
+
+
+def _node_tasks(task: LayerTask, place: int, n_columns: int) -> _NodeTask:
+    """All nodes of a layer, with columns that nobody reads up to ``n_columns``."""
+    spec, width = task.spec, task.spec.width
+    shape = geometry(spec, task.inputs, task.sites.used[0])
+    widened = functools.partial(_widened, n_columns=n_columns)
+    return _NodeTask(
+        widened(jnp.asarray(spec.reads)),
+        jnp.full(width, spec.free_scale),
+        dataclasses.replace(task.params, log_lengthscale=widened(task.params.log_lengthscale)),
+        task.targets.T,
+        task.sites,
+        dataclasses.replace(shape, span=widened(shape.span), weight=widened(shape.weight)),
+        jnp.full(width, place),
+    )
+
+
+def _widened(values: Array, n_columns: int) -> Array:
+    """Columns of zeros appended up to ``n_columns``."""
+    return jnp.pad(values, ((0, 0), (0, n_columns - values.shape[1])))
+
+
+def _rows_of_layer(params: LayerParams, first: int, spec: LayerSpec) -> LayerParams:
+    rows = jax.tree.map(lambda of: of[first : first + spec.width], params)
+    return dataclasses.replace(rows, log_lengthscale=rows.log_lengthscale[:, : spec.n_columns])
 
 
 def _fit_node(
     spec: LayerSpec,
-    reads: Array,
-    params: LayerParams,
+    node: _NodeTask,
     inputs: Array,
-    target: Array,
-    sites: Sites,
-    shape: Geometry,
     n_steps: Array | int,
     tolerance: Array | float,
 ) -> tuple[LayerParams, Array]:
-    ties = _ties(spec, inputs.dtype)
-    n_free = ties.shape[1]
+    """Of ``spec`` only what its group has in common."""
+    params, n_free = node.params, _n_free_lengthscales(spec, inputs.shape[1])
 
     def unpack(free: Array) -> tuple[Array, Array]:
-        return ties @ free[:n_free], free[n_free] if spec.free_nugget else params.log_nugget
+        log_lengthscale = jnp.broadcast_to(free[:n_free], params.log_lengthscale.shape)
+        return log_lengthscale, free[n_free] if spec.free_nugget else params.log_nugget
 
     def node_at(free: Array) -> Node:
         log_lengthscale, log_nugget = unpack(free)
-        inverse = jnp.where(reads, jnp.exp(-log_lengthscale), 0.0)
+        inverse = jnp.where(node.reads, jnp.exp(-log_lengthscale), 0.0)
         return Node(spec.kernel, inverse, jnp.exp(params.log_scale), jnp.exp(log_nugget))
 
     def log_prior(free: Array) -> Array:
-        return spec.prior.log_density(*unpack(free), shape)
+        return spec.prior.log_density(*unpack(free), node.shape)
 
     def at(free: Array, fit: Fit) -> Value:
-        extra = jnp.log(fit.scale) if spec.free_scale else params.log_scale
+        extra = jnp.where(node.free_scale, jnp.log(fit.scale), params.log_scale)
         return Value(fit.value + log_prior(free), extra)
 
     def value(free: Array) -> Value:
-        return at(free, dense.fit(node_at(free), inputs, target, sites, spec.free_scale))
+        return at(free, dense.fit(node_at(free), inputs, node.target, node.sites, node.free_scale))
 
     def slopes(free: Array) -> Slopes:
-        of = dense.derivatives(node_at(free), inputs, target, sites, spec.free_scale)
-        curvature = jnp.diag(jnp.append(*spec.prior.curvature(*unpack(free), shape)))
-        into = _block_diagonal(ties, spec.free_nugget)
+        of = dense.derivatives(node_at(free), inputs, node.target, node.sites, node.free_scale)
+        curvature = jnp.diag(jnp.append(*spec.prior.curvature(*unpack(free), node.shape)))
+        information = _of_free(spec, of.information + curvature)
         return Slopes(
             at(free, of.fit),
-            into.T @ of.gradient + jax.grad(log_prior)(free),
-            into.T @ (of.information + curvature) @ into,
+            _of_free(spec, of.gradient) + jax.grad(log_prior)(free),
+            _of_free(spec, information.T),
         )
 
-    start, lower, upper = _start_and_bounds(spec, params, ties)
+    start, lower, upper = _start_and_bounds(spec, params, n_free)
     objective = Objective(value, slopes)
     best = maximise(objective, start, lower, upper, n_steps, params.log_scale, tolerance)
     log_lengthscale, log_nugget = unpack(best.point)
     return LayerParams(log_lengthscale, best.at.extra, log_nugget), best.at.value
 
 
-def _ties(spec: LayerSpec, dtype: jnp.dtype) -> Array:
-    """T with log γ = T φ: the identity, or one column of ones where all columns share one γ."""
-    n = spec.n_columns
-    return jnp.ones((n, 1), dtype) if spec.shared_lengthscale else jnp.eye(n, dtype=dtype)
+def _n_free_lengthscales(spec: LayerSpec, n_columns: int) -> int:
+    return 1 if spec.shared_lengthscale else n_columns
 
 
-def _block_diagonal(ties: Array, free_nugget: bool) -> Array:
-    """∂(log γ, log η)/∂φ; the last row is zero where the nugget is held."""
-    n_columns, n_free = ties.shape
-    into = jnp.zeros((n_columns + 1, n_free + free_nugget), ties.dtype)
-    into = into.at[:n_columns, :n_free].set(ties)
-    return into.at[n_columns, n_free:].set(1.0)
+def _of_free(spec: LayerSpec, slopes: Array) -> Array:
+    """Derivatives along the first axis in the free parameters, given those in (log γ, log η).
+
+    Those in lengthscales that are one parameter add up; that in a nugget that is held is dropped.
+    """
+    columns, nugget = slopes[:-1], slopes[-1:]
+    free = jnp.sum(columns, axis=0, keepdims=True) if spec.shared_lengthscale else columns
+    return jnp.concatenate([free, nugget]) if spec.free_nugget else free
 
 
 def _start_and_bounds(
-    spec: LayerSpec, params: LayerParams, ties: Array
+    spec: LayerSpec, params: LayerParams, n_free: int
 ) -> tuple[Array, Array, Array]:
-    n_free = ties.shape[1]
     start = params.log_lengthscale[:n_free]
     lower, upper = (jnp.full_like(start, bound) for bound in LENGTHSCALE_BOUNDS)
     if spec.free_nugget:
