@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deepemu._runtime import compiled, current, hardly_optimised, in_threads
+from deepemu._runtime import compiled, current, in_threads
 from deepemu._types import Array
 from deepemu.core import impute, network, predict, sem
 from deepemu.core.gaussian import Gaussian, mixture
@@ -187,7 +187,7 @@ def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) ->
 
 def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
     """The imputed network that each chain holds now."""
-    program = hardly_optimised(predict.build_member, ("network",))
+    program = compiled(predict.build_member, ("network",))
     return _in_order(
         functools.partial(program, net, chain.params, chain.imputation.latents, data)
         for chain in chains
@@ -196,7 +196,7 @@ def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list
 
 def build_whitening(net: Network, chains: Sequence[sem.Chain], data: Data) -> Array:
     """L⁻¹ of the first layer of each chain, stacked."""
-    program = hardly_optimised(predict.whitening, ("network",))
+    program = compiled(predict.whitening, ("network",))
     return stack(_in_order(functools.partial(program, net, chain.params, data) for chain in chains))
 
 

@@ -28,11 +28,10 @@ ROWS_FOR_BLAS_THREADS = 500
 # XLA's thread pool costs more than it gives on matrices of a few hundred rows; its fusion emitters
 # double the compile time, and more than the first level of optimisation adds a quarter, without
 # making these programs faster.
-LEVEL = "xla_backend_optimization_level"
 CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,
     "xla_cpu_use_fusion_emitters": False,
-    LEVEL: 1,
+    "xla_backend_optimization_level": 1,
 }
 
 
@@ -194,15 +193,7 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
 def compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
     """``function`` as a program of the current runtime that has finished when it returns."""
     with _LOOKING_UP:
-        return _program(function, static, current().platform, _options)
-
-
-def hardly_optimised(
-    function: Callable[..., Any], static: tuple[str, ...] = ()
-) -> Callable[..., Any]:
-    """The same for a program that is run a few times in a fit: compiled in half the time."""
-    with _LOOKING_UP:
-        return _program(function, static, current().platform, _options_at_lowest_level)
+        return _program(function, static, current().platform)
 
 
 Options = dict[str, bool | int] | None
@@ -213,10 +204,9 @@ def _program(
     function: Callable[..., Any],
     static: tuple[str, ...],
     platform: str,
-    options: Callable[[str], Options],
 ) -> Callable[..., Any]:
     """A jitted function that threads compile once: the first call of each signature is alone."""
-    program = jax.jit(function, static_argnames=static, compiler_options=options(platform))
+    program = jax.jit(function, static_argnames=static, compiler_options=_options(platform))
     seen: set[Any] = set()
     compiling = threading.Lock()
 
@@ -252,11 +242,6 @@ def _no_garbage_collection() -> Iterator[None]:
 def _signature(arguments: Any) -> Any:
     leaves, structure = jax.tree.flatten(arguments)
     return structure, tuple(getattr(leaf, "shape", leaf) for leaf in leaves)
-
-
-def _options_at_lowest_level(platform: str) -> Options:
-    options = _options(platform)
-    return {**options, LEVEL: 0} if options and LEVEL in options else options
 
 
 @functools.cache

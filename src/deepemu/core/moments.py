@@ -25,7 +25,7 @@ def dot(coefficients: Sequence[Array | float], terms: Sequence[Array]) -> Array:
     return functools.reduce(jnp.add, map(operator.mul, coefficients, terms))
 
 
-def half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Array, ...]:
+def half_moments(delta: Array, var: Array, rate: Array | float, order: int) -> tuple[Array, ...]:
     """E[t^n exp(-ct); t > 0], t ~ N(delta, v), n = 0..order.
 
     = v^(n/2) / sqrt(2 pi) exp(-delta^2 / 2v) G_n(z), z = c sqrt(v) - delta / sqrt(v),
@@ -38,7 +38,7 @@ def half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Arr
     # v/2), the exponents of the two parts added up by hand.
     near, far = jnp.minimum(z, _SWITCH), jnp.maximum(z, _SWITCH)
     tilt = jnp.where(known, positive, delta - 0.5 * rate * v)
-    tilt = jnp.exp(-rate * jnp.where(z > _SWITCH, 0.0, tilt)) if rate else jnp.ones_like(z)
+    tilt = jnp.exp(-rate * jnp.where(z > _SWITCH, 0.0, tilt))
     inner = _near_integrals(near, gauss, tilt, order)
     outer = _far_integrals(far, gauss, order)
     side = tilt * jnp.heaviside(delta, 0.5)

@@ -135,13 +135,14 @@ class _NarrowMaternPairs(_MaternPairs):
         delta, var = jnp.broadcast_arrays(delta, var)
         above_mean = delta < 0.0
 
-        def moments(column: tuple[Array, Array]) -> tuple[tuple[Array, ...], ...]:
+        def moments(column: tuple[Array, Array]) -> tuple[Array, ...]:
             d, v = column
-            above, below = half_moments(d, v, rate, order), half_moments(-d, v, rate, order)
-            return above, below, half_moments(-jnp.abs(d), v, 0.0, order)
+            rates = jnp.array([rate, rate, 0.0]).reshape(-1, *[1] * d.ndim)
+            return half_moments(jnp.stack([d, -d, -jnp.abs(d)]), v[None], rates, order)
 
         # A loop, because XLA would compute the moments anew for each of their uses.
-        above, below, away = jax.lax.map(moments, (delta, var))
+        every = jax.lax.map(moments, (delta, var))
+        above, below, away = (tuple(moment[:, k] for moment in every) for k in range(3))
         upward = [
             jnp.where(above_mean, tail, rest)
             for tail, rest in zip(away, opposite_moments(away, jnp.abs(delta), var), strict=True)
@@ -219,12 +220,15 @@ class _WideMaternPairs(_MaternPairs):
         delta, var = jnp.broadcast_arrays(delta, var)
         sd = jnp.sqrt(jnp.maximum(var, SMALLEST_VARIANCE))
         z = delta / sd
+        rates = jnp.array([rate, rate, 0.0, 0.0]).reshape(-1, *[1] * delta.ndim)
+        every = half_moments(jnp.stack([delta, -delta, delta, -delta]), var[None], rates, order)
+        above, below, mass_above, mass_below = zip(*every, strict=True)
         return _WideMaternPoint(
             delta=delta,
-            above=self._weighted(half_moments(delta, var, rate, order)),
-            below=self._weighted(half_moments(-delta, var, rate, order)),
-            mass_above=half_moments(delta, var, 0.0, order),
-            mass_below=half_moments(-delta, var, 0.0, order),
+            above=self._weighted(above),
+            below=self._weighted(below),
+            mass_above=mass_above,
+            mass_below=mass_below,
             slopes=density_slopes(z),
             steepness=3.0 + z**2,
             inverse_sd=1.0 / sd,

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from deepemu._types import Array, record
 from deepemu.core import dense, linked
@@ -165,7 +166,7 @@ def enter(
     """The first layer at test points x (m, d), given α (K, P, n) of a chain's imputations."""
     nodes = layer_nodes(network.layers[0], params[0])
     one = lambda node: dense.predict(node[0], Factor(node[1], node[2]), data.x, x)  # noqa: E731
-    moments = jax.lax.map(one, (nodes, whitening, jnp.swapaxes(alpha, 0, 1)))
+    moments = lax.map(one, (nodes, whitening, jnp.swapaxes(alpha, 0, 1)))
     var = moments.var.T
     return Entered(jnp.transpose(moments.mean, (1, 2, 0)), var, _spread(network, params, var))
 
@@ -220,7 +221,7 @@ def _propagate_layer(
         return method.rows.map(lambda rows: linked.predict(way, *node, inputs, rows), at)
 
     nodes, alpha = layer_nodes(spec, member.params[layer]), member.links[layer - 1].alpha
-    return jax.lax.map(one, (nodes, alpha, prepared[layer - 1]))
+    return lax.map(one, (nodes, alpha, prepared[layer - 1]))
 
 
 def prepare(network: Network, method: Method, member: Member, data: Data) -> Prepared:
@@ -272,7 +273,7 @@ def mix_in(
         moments = mixture(both, jnp.stack([1.0 - share, share]))
         return Linked(moments, mixed.suited & one.suited), None
 
-    mixed, _ = jax.lax.scan(add, mixed, (members, shares, means))
+    mixed, _ = lax.scan(add, mixed, (members, shares, means))
     return _reordered(mixed, jnp.zeros_like(order).at[order].set(jnp.arange(order.size)))
 
 
@@ -293,9 +294,10 @@ def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, found
 
     def at(index: Array, found: T) -> T:
         one = block(jax.tree.map(lambda each: each[index], rows))
-        return jax.tree.map(lambda whole, part: whole.at[index].set(part), found, one)
+        put = lambda whole, part: lax.dynamic_update_index_in_dim(whole, part, index, 0)  # noqa: E731
+        return jax.tree.map(put, found, one)
 
-    return jax.lax.fori_loop(0, n_blocks, at, found)
+    return lax.fori_loop(0, n_blocks, at, found)
 
 
 def _reordered(rows: T, order: Array) -> T:
@@ -347,7 +349,7 @@ def leave_one_out(ensemble: Ensemble) -> Gaussian:
         each = jax.vmap(dense.leave_one_out, in_axes=(0, None, 0, 0))(*last)
         return Gaussian(each.mean.T, each.var.T)
 
-    return mixture(jax.lax.map(per_member, ensemble.members), ensemble.weights)
+    return mixture(lax.map(per_member, ensemble.members), ensemble.weights)
 
 
 def conditional_mean(network: Network, member: Member, data: Data, x: Array) -> Latents:
