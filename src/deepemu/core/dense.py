@@ -189,19 +189,20 @@ def _slopes(
 ) -> tuple[Array, Array]:
     """tr(R⁻¹R_p) and R_p α for each column p, R_p = R ∘ ∂ log k/∂ log γ_p: zero on the diagonal.
 
-    Columns behind the last one that the node reads have none, and are left out.
+    Both are zero for a column that the node does not read.
     """
-    columns, inverse = inputs.T, node.inverse_lengthscale
 
-    def add_column(p: Array, slopes: tuple[Array, Array]) -> tuple[Array, Array]:
-        traces, images = slopes
-        distance = (columns[p][:, None] - columns[p][None, :]) * inverse[p]
+    def of_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
+        values, inverse_lengthscale = column
+        distance = (values[:, None] - values[None, :]) * inverse_lengthscale
         slope = matrix * node.kernel.log_slope(distance)
-        return traces.at[p].set(jnp.sum(precision * slope)), images.at[p].set(slope @ alpha)
+        return jnp.sum(precision * slope), slope @ alpha
 
-    n_read = jnp.max(jnp.where(inverse > 0.0, jnp.arange(1, len(inverse) + 1), 0))
-    none = jnp.zeros_like(inverse), jnp.zeros_like(columns)
-    return jax.lax.fori_loop(0, n_read, add_column, none)
+    def of_read_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
+        nothing = lambda column: (jnp.zeros((), alpha.dtype), jnp.zeros_like(alpha))  # noqa: E731
+        return jax.lax.cond(column[1] > 0.0, of_column, nothing, column)
+
+    return jax.lax.map(of_read_column, (inputs.T, node.inverse_lengthscale))
 
 
 # --- draws, prediction, leave-one-out --------------------------------------------------------
