@@ -78,6 +78,16 @@ def test_stacks_and_their_rows_are_inverse():
         jax.tree.map(np.testing.assert_array_equal, _boundary.row(stacked, k), tree)
 
 
+@pytest.mark.parametrize("n_put", [1, 2, 3])
+def test_a_shelf_orders_by_chain_what_was_put(n_put):
+    """Also where the places are not all taken, after a Ctrl-C."""
+    shelf = _boundary.Shelf(2, 3)
+    for draw in range(n_put):
+        shelf.put([{"a": np.full(2, 10 * chain + draw)} for chain in range(2)])
+    expected = [10 * chain + draw for chain in range(2) for draw in range(n_put)]
+    np.testing.assert_array_equal(shelf.ordered()["a"], np.array(expected)[:, None] * [1, 1])
+
+
 def test_chunks_cover_all_rows_in_order():
     x = np.arange(10.0)[:, None]
     chunks = _boundary._chunks(x, (2, 3))

@@ -7,7 +7,7 @@ programs that run as `_runtime` says.
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -173,6 +173,31 @@ def _train_in_step(
 def stack(trees: Sequence[T]) -> T:
     """Equal trees, stacked leaf by leaf along a new first axis."""
     return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+class Shelf(Generic[T]):
+    """Equal trees of several chains, stacked in NumPy as they come: never in memory twice."""
+
+    def __init__(self, n_chains: int, n_places: int) -> None:
+        self._shape = n_chains, n_places
+        self._stacked: T | None = None
+        self.n_put = 0
+
+    def put(self, trees: Sequence[T]) -> None:
+        """One more tree of each chain."""
+        if self._stacked is None:
+            room = lambda leaf: np.empty((*self._shape, *leaf.shape), leaf.dtype)  # noqa: E731
+            self._stacked = jax.tree.map(room, trees[0])
+        wholes = jax.tree.leaves(self._stacked)
+        for chain, tree in enumerate(trees):
+            for whole, part in zip(wholes, jax.tree.leaves(tree), strict=True):
+                whole[chain, self.n_put] = part
+        self.n_put += 1
+
+    def ordered(self) -> T:
+        """Those that were put, stacked along the first axis: those of a chain stand together."""
+        flat = lambda all_: all_[:, : self.n_put].reshape(-1, *all_.shape[2:])  # noqa: E731
+        return jax.tree.map(flat, self._stacked)
 
 
 def row(tree: T, index: int | slice | np.ndarray) -> T:

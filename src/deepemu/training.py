@@ -245,7 +245,7 @@ def _impute(
     The training program serves with no scoring steps. Imputations are two I-steps' sweeps apart,
     after four more for the averaged parameters to take hold. A Ctrl-C keeps those that are there.
     """
-    draws: list[list[Member]] = []
+    members: _boundary.Shelf[Member] = _boundary.Shelf(len(chains), plan.n_imputations)
     for index in range(plan.n_imputations):
         n_steps = THIN_STEPS + (BURN_STEPS if index == 0 else 0)
         effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
@@ -253,30 +253,29 @@ def _impute(
         chains, _ = _boundary.train_block(
             keys, network, plan.schedule, effort, chains, data, 0, 1, progress.advance
         )
-        draws.append(_boundary.build_members(network, chains, data))
+        members.put(_boundary.build_members(network, chains, data))
         if interrupt.requested and index + 1 < plan.n_imputations:
             _warn_interrupted(f"{index + 1} of {plan.n_imputations} imputations")
             break
-    ensemble = _ensemble(network, data, chains, draws)
+    ensemble = _ensemble(network, data, chains, members)
     return Trained(ensemble, [_boundary.to_numpy(chain) for chain in chains], trace)
 
 
 def _ensemble(
-    network: Network, data: Data, chains: list[sem.Chain], draws: list[list[Member]]
+    network: Network, data: Data, chains: list[sem.Chain], members: _boundary.Shelf[Member]
 ) -> Ensemble:
     """Members ordered by chain, with equal weights."""
-    members = [member for of_chain in zip(*draws, strict=True) for member in of_chain]
-    for member in members:
-        _require_finite(member.alpha)
-        jax.tree.map(_require_finite, [link.alpha for link in member.links])
+    stacked, chain = members.ordered(), np.repeat(np.arange(len(chains)), members.n_put)
+    _require_finite(stacked.alpha)
+    jax.tree.map(_require_finite, [link.alpha for link in stacked.links])
     return _boundary.to_numpy(
         Ensemble(
             network,
             data,
-            _boundary.stack(members),
-            _boundary.indices(np.repeat(np.arange(len(chains)), len(draws))),
+            stacked,
+            _boundary.indices(chain),
             _boundary.build_whitening(network, chains, data),
-            _boundary.array(np.full(len(members), 1.0 / len(members))),
+            _boundary.array(np.full(len(chain), 1.0 / len(chain))),
         )
     )
 
@@ -299,8 +298,9 @@ def train_single_layer(network: Network, data: Data, params: LayerParams, seed: 
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     _require_finite(trace.log_density)
     chains = [_boundary.to_numpy(sem.Chain((fitted,), starting_imputation((), 1.0)))]
-    members = _boundary.build_members(network, chains, data)
-    return Trained(_ensemble(network, data, chains, [members]), chains, trace)
+    members: _boundary.Shelf[Member] = _boundary.Shelf(len(chains), 1)
+    members.put(_boundary.build_members(network, chains, data))
+    return Trained(_ensemble(network, data, chains, members), chains, trace)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:
