@@ -32,7 +32,7 @@ TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
 # hold true rows.
 CPU_BLOCKS = (32, 32)
 GPU_BLOCKS = (8, 16_384)
-GPU_TILES = 64
+GPU_TILES, GPU_ROWS_OF_PAIRS = 64, 2048
 # About 25 doubles for a design point, test row and hidden column. With more room the few rows that
 # need a higher level would stand in too large a block.
 FEATURE_BYTES, GPU_ROOM = 200, 1.3e9
@@ -293,24 +293,25 @@ def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.n
     n_pieces = 1 if threads == 1 else max(threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
     tasks = (
         functools.partial(_mixture_of_piece, ensemble, piece)
-        for piece in _pieces(x, n_pieces, _blocks(ensemble)[1])
+        for piece in _pieces(x, n_pieces, CPU_BLOCKS[1])
     )
     pieces = _in_order(tasks)
     return np.concatenate([p.mean for p in pieces]), np.concatenate([p.var for p in pieces])
 
 
-def _blocks(ensemble: Ensemble) -> tuple[int, int]:
-    """Blocks and rows of a chunk; on a GPU no more rows than their features have room for."""
+def _blocks(ensemble: Ensemble, level: int) -> tuple[int, int]:
+    """Blocks and rows of a chunk; on a GPU no more rows than their features have room for, and
+    fewer at a level that few rows need."""
     if current().platform == "cpu":
         return CPU_BLOCKS
     widest = max((w.shape[-1] for w in ensemble.members.latents), default=1)
     room = GPU_ROOM / (FEATURE_BYTES * widest * ensemble.data.x.shape[0])
-    return GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), GPU_BLOCKS[1])
+    most = GPU_BLOCKS[1] if level == 0 else GPU_ROWS_OF_PAIRS
+    return GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), most)
 
 
 def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
-    """x in at most ``n_pieces`` parts of whole blocks of ``n_rows``, so that the cut changes no
-    number."""
+    """x in at most ``n_pieces`` parts, all but the last of whole blocks of ``n_rows``."""
     n_blocks = -(-len(x) // n_rows)
     cuts = np.arange(1, n_pieces) * n_blocks // n_pieces * n_rows
     return [piece for piece in np.split(x, cuts) if len(piece)]
@@ -345,7 +346,7 @@ def _mixture_of_chain(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) ->
 
 def _mixed(ensemble: Ensemble, members: np.ndarray, level: int, x: np.ndarray) -> Linked:
     """Members come a few at a time and are mixed in, so that memory holds those and one mixture."""
-    shape, net = _blocks(ensemble), ensemble.network
+    shape, net = _blocks(ensemble, level), ensemble.network
     method = predict.Method(level, _order_of_rows(net, level))
     chunks = _chunks(x, shape)
     shares = _shares(np.asarray(ensemble.weights)[members])
@@ -381,7 +382,7 @@ def _members_at_once(ensemble: Ensemble, n_members: int) -> int:
 
 
 def _members(ensemble: Ensemble, which: np.ndarray) -> Member:
-    """Some members; a view where they stand together, because weights are large."""
+    """Some members; a view where they stand together, because their links are large."""
     together = slice(which[0], which[-1] + 1)
     return row(ensemble.members, together if len(which) == which[-1] + 1 - which[0] else which)
 
@@ -390,7 +391,7 @@ def _order_of_rows(net: Network, level: int) -> predict.RowsInside | predict.Row
     if current().platform == "cpu":
         return predict.RowsInside()
     method = predict.Method(level, predict.RowsInside(GPU_TILES))
-    light = all(method.way(spec.kernel).light for spec in net.layers[1:])
+    light = all(method.way(net, layer).light for layer in range(1, net.depth))
     return method.rows if light else predict.RowsOutside()
 
 

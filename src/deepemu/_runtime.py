@@ -196,9 +196,6 @@ def compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Call
         return _program(function, static, current().platform)
 
 
-Options = dict[str, bool | int] | None
-
-
 @functools.cache
 def _program(
     function: Callable[..., Any],
@@ -227,8 +224,8 @@ def _program(
 
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """Tracing makes many objects that stay: to look for garbage among them, again and again, is a
-    sixth of its time."""
+    """For a program's first call: tracing makes many objects that stay, and to look for garbage
+    among them, again and again, is a sixth of its time."""
     if not gc.isenabled():
         yield
         return
@@ -245,7 +242,7 @@ def _signature(arguments: Any) -> Any:
 
 
 @functools.cache
-def _options(platform: str) -> Options:
+def _options(platform: str) -> dict[str, bool | int] | None:
     """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
     if platform != "cpu":
         return None

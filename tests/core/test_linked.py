@@ -10,7 +10,7 @@ import oracles
 import pytest
 from oracles import Process
 
-from deepemu.core import kernels, linked
+from deepemu.core import kernels, linked, series
 from deepemu.core.dense import Node, Sites
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.linked import Inputs
@@ -28,7 +28,7 @@ def predict_by(way, node, inputs, target, at):
 
 def predict_linked(node, inputs, target, at):
     """In the general way; where another one suits, it agrees."""
-    ways = linked.ways(node.kernel)
+    ways = linked.ways(node.kernel, at.uncertain.mean.shape[1])
     *others, general = (predict_by(way, node, inputs, target, at) for way in ways)
     assert np.all(general.suited)
     for other in others:
@@ -98,7 +98,7 @@ def test_variance_is_never_below_the_nugget(process, x):
     small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
     inputs = one_row(x[0, :2], np.zeros(2), x[0, 2:])
     floor = small.scale * small.nugget
-    for way in linked.ways(node_of(small).kernel):
+    for way in linked.ways(node_of(small).kernel, 2):
         assert predict_by(way, node_of(small), x, np.sin(x[:, 0]), inputs).moments.var >= floor
 
 
@@ -131,6 +131,54 @@ def test_series_against_quadrature_up_to_its_limit(process):
         mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
         np.testing.assert_allclose(found.moments.mean[k], mean, rtol=1e-8)
         assert abs(found.moments.var[k] - total) < allowed + 1e-9 * total
+
+
+@pytest.mark.parametrize("n_uncertain", [1, 2, 3])
+def test_series_in_several_columns_against_quadrature(process, n_uncertain):
+    """At points near the design and a small distance away, where degree one and two are needed."""
+    x = np.random.default_rng(5).uniform(size=(25, 3))
+    process = Process(process.kernel, np.array([0.5, 0.7, 0.9]), 1.7, 1e-4)
+    y = np.sin(5 * x[:, 0]) * x[:, 1] + x[:, 2] ** 2
+    limit = {"squared_exponential": 1e-4, "matern52": 4e-5, "matern32": 3e-7}[process.kernel]
+    at, degrees = np.array([0.52, 0.41, 0.63]), set()
+    for size in (1e-2, 0.3, 1.0):
+        var = size * limit * np.array([1.0, 0.6, 0.3])[:n_uncertain]
+        rows = one_row(at[:n_uncertain], var, at[n_uncertain:])
+        found = predict_by(linked.BySeries(), node_of(process), x, y, rows)
+        points, weights = oracles.gauss_hermite(at[:n_uncertain], var, at[n_uncertain:], 9)
+        mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
+        assert bool(found.suited[0])
+        np.testing.assert_allclose(found.moments.mean[0], mean, rtol=1e-8)
+        assert abs(found.moments.var[0] - total) < 2e-3 * process.nugget * process.scale
+        scaled = jnp.asarray(var / process.lengthscale[:n_uncertain] ** 2)[:, None, None]
+        evidence = y @ np.linalg.solve(process.covariance(x), y)
+        degrees.add(int(series.degree_needed(node_of(process).kernel, scaled, 1e-4, evidence)[0]))
+    assert degrees == {1, 2} or (process.kernel == "matern32" and degrees == {1})
+
+
+@pytest.mark.parametrize("response", ["bump", "cubic"])
+def test_series_where_all_of_the_response_is_in_one_place(process, response):
+    """The mean's share of what is left out grows with the number of rows: yᵀR⁻¹y = nσ²."""
+    n_rows, x0 = 400, 40.1
+    x, z = np.linspace(0, 80, n_rows)[:, None], np.linspace(0, 80, n_rows) - x0
+    y = np.exp(-(z**2)) if response == "bump" else z**3 * np.exp(-1.2 * z**2)
+    process = Process(process.kernel, np.ones(1), 1.0, 1e-6).best_scale(x, y)
+    var = 10.0 ** np.arange(-8, -2, 0.25)
+    none = jnp.zeros((len(var), 0))
+    rows = Inputs(Gaussian(jnp.full((len(var), 1), x0), jnp.asarray(var)[:, None]), none)
+    found = predict_by(linked.BySeries(), node_of(process), x, y, rows)
+    assert np.sum(np.asarray(found.suited)) >= (1 if process.kernel == "matern32" else 6)
+    for k in np.flatnonzero(found.suited):
+        points, weights = oracles.gauss_hermite(np.array([x0]), var[k : k + 1], np.zeros(0), 60)
+        _, total, _ = oracles.through_inputs(process, x, y, points, weights)
+        error = abs(found.moments.var[k] - total) / (process.nugget * process.scale)
+        # Weights of up to 1e6 leave a round-off of 2e-3 nuggets in sums, whatever the variance.
+        assert error < 1e-2, (var[k], error)
+
+
+def test_wide_layers_have_no_series():
+    kernel = kernels.Matern52()
+    assert linked.ways(kernel, 11) == linked.ways(kernel, 10)[1:]
 
 
 def test_a_row_has_the_same_moments_whatever_stands_beside_it(process):

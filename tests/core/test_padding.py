@@ -55,7 +55,7 @@ def everything(node, inputs, target, sites, at):
     factor = dense.factorise(node, inputs, target, sites)
     lower = linalg.cholesky(dense.correlation(node, inputs, sites))
 
-    def linked_prediction(way, *of_node):
+    def linked_by(way, *of_node):
         var = jnp.array([[1e-6 if way == linked.BySeries() else 0.1, 0.0]])
         link = linked.link(*of_node)
         prepared = linked.prepare(way, node, link, inputs, 2)
@@ -67,7 +67,7 @@ def everything(node, inputs, target, sites, at):
         dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
         dense.predict(node, factor, inputs, at[None]),
-        [linked_prediction(way, node, inputs, target, sites) for way in linked.ways(node.kernel)],
+        [linked_by(way, node, inputs, target, sites) for way in linked.ways(node.kernel, 2)],
         dense.posterior_mean(node, factor.alpha, inputs, jnp.stack([at, at + 0.1])),
         dense.draw_posterior(
             node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])

@@ -25,10 +25,11 @@ class Inputs:
 
 @record
 class Link:
-    """What prediction at uncertain inputs needs: α and A = ααᵀ − σ²R⁻¹."""
+    """What prediction at uncertain inputs needs: α, A = ααᵀ − σ²R⁻¹ and yᵀR⁻¹y/σ²."""
 
     alpha: Array
     weights: Halves
+    evidence: Array
 
 
 @record
@@ -49,7 +50,7 @@ def link(node: Node, inputs: Array, target: Array, sites: Sites) -> Link:
     precision = jnp.where(used[:, None] & used[None, :], precision, 0.0)
     alpha = precision @ target
     weights = jnp.outer(alpha, alpha) - node.scale * precision
-    return Link(alpha, linalg.in_halves(weights))
+    return Link(alpha, linalg.in_halves(weights), alpha @ target / node.scale)
 
 
 # --- ways to compute the expectations --------------------------------------------------------
@@ -74,7 +75,7 @@ class Way(Protocol):
     def light(self) -> bool:
         """Whether little is read for a pair of design points."""
 
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Any:
+    def prepare(self, link: Link, points: Array, n_tiles: int) -> Any:
         """What all test points share, given design points (n, D) in lengthscales."""
 
     def expected(
@@ -91,17 +92,16 @@ class BySeries(Way):
     def light(self) -> bool:
         return True
 
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Halves:
-        return link.weights
+    def prepare(self, link: Link, points: Array, n_tiles: int) -> Link:
+        return link
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Halves, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Link, delta: Array, var: Array, factor: Array
     ) -> Expected:
-        terms = series.terms(node.kernel, delta, var, factor)
-        degree = series.degree_needed(node.kernel, var, node.nugget)
-        second = series.expected_sum(prepared, terms, degree)
-        suited = degree <= series.highest_degree(len(delta))
-        return Expected(alpha @ terms.common, second, suited)
+        parts = series.terms(node.kernel, delta, var, factor)
+        degree = series.degree_needed(node.kernel, var, node.nugget, prepared.evidence)
+        second = series.expected_sum(prepared.weights, alpha, parts, degree)
+        return Expected(alpha @ parts.common, second, degree != series.UNSUITED)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class ByPairs(Way):
     def light(self) -> bool:
         return self.form.light
 
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Pairs:
+    def prepare(self, link: Link, points: Array, n_tiles: int) -> Pairs:
         tiles = pairs.tiled(self.form, linalg.whole(link.weights), points)
         return pairs.grouped(tiles, n_tiles)
 
@@ -126,9 +126,10 @@ class ByPairs(Way):
         return Expected(first, second, self.form.suits(var))
 
 
-def ways(kernel: Kernel) -> tuple[Way, ...]:
-    """The cheapest first; the last one always works."""
-    return BySeries(), *map(ByPairs, pair_forms.of(kernel))
+def ways(kernel: Kernel, n_uncertain: int) -> tuple[Way, ...]:
+    """For so many uncertain columns, the cheapest first; the last one always works."""
+    by_pairs = tuple(map(ByPairs, pair_forms.of(kernel)))
+    return (BySeries(), *by_pairs) if n_uncertain <= series.MOST_COLUMNS else by_pairs
 
 
 # --- prediction ------------------------------------------------------------------------------
@@ -139,7 +140,7 @@ def prepare(
 ) -> Any:
     """What the way needs of a node whose first columns are uncertain, whatever the test points."""
     points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
-    return way.prepare(node, link, points, n_tiles)
+    return way.prepare(link, points, n_tiles)
 
 
 def predict(way: Way, node: Node, alpha: Array, prepared: Any, inputs: Array, at: Inputs) -> Linked:

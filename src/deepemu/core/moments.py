@@ -51,7 +51,10 @@ def half_moments(delta: Array, var: Array, rate: Array | float, order: int) -> t
 
 
 def rough_half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Array, ...]:
-    """`half_moments` to an absolute precision of 1e-15: a tail may lose all its digits."""
+    """`half_moments` to an absolute precision of 1e-15: a tail may lose all its digits.
+
+    For v up to one: the recursion loses more and more beyond.
+    """
     v = jnp.maximum(var, SMALLEST_VARIANCE)
     sd = jnp.sqrt(v)
     z = rate * sd - delta / sd

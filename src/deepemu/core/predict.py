@@ -14,7 +14,6 @@ from deepemu.core import dense, linked
 from deepemu.core import keys as random_keys
 from deepemu.core.dense import Factor, Node, Sites
 from deepemu.core.gaussian import Gaussian, mixture
-from deepemu.core.kernels import Kernel
 from deepemu.core.linked import Inputs, Link, Linked, Way
 from deepemu.core.network import (
     Data,
@@ -138,14 +137,18 @@ class Method:
     level: int
     rows: RowsInside | RowsOutside
 
-    def way(self, kernel: Kernel) -> Way:
-        ways = linked.ways(kernel)
+    def way(self, network: Network, layer: int) -> Way:
+        ways = _ways(network, layer)
         return ways[min(self.level, len(ways) - 1)]
+
+
+def _ways(network: Network, layer: int) -> tuple[Way, ...]:
+    return linked.ways(network.layers[layer].kernel, network.layers[layer - 1].width)
 
 
 def n_levels(network: Network) -> int:
     """How many levels `Method` has for the network; one where no layer is linked."""
-    return max((len(linked.ways(spec.kernel)) for spec in network.layers[1:]), default=1)
+    return max((len(_ways(network, layer)) for layer in range(1, network.depth)), default=1)
 
 
 @record
@@ -214,7 +217,7 @@ def _propagate_layer(
 ) -> Linked:
     """Moments (P, m) of a layer's outputs, given those (m, .) of the layer below."""
     spec = network.layers[layer]
-    way, inputs = method.way(spec.kernel), layer_inputs(network, layer, data.x, member.latents)
+    way, inputs = method.way(network, layer), layer_inputs(network, layer, data.x, member.latents)
     at = Inputs(below, x[:, : spec.n_columns - below.mean.shape[1]])
 
     def one(node: tuple[Node, Array, Any]) -> Linked:
@@ -231,7 +234,7 @@ def prepare(network: Network, method: Method, member: Member, data: Data) -> Pre
         spec, n_uncertain = network.layers[layer], network.layers[layer - 1].width
         inputs = layer_inputs(network, layer, data.x, member.latents)
         of_node = lambda node, link: linked.prepare(  # noqa: E731
-            method.way(spec.kernel), node, link, inputs, n_uncertain, method.rows.n_tiles
+            method.way(network, layer), node, link, inputs, n_uncertain, method.rows.n_tiles
         )
         return jax.vmap(of_node)(layer_nodes(spec, member.params[layer]), link)
 
@@ -260,7 +263,10 @@ def mix_in(
     n_blocks = -(-n_rows // x.shape[1])
     entered = _enter_blocks(network, members, whitening, data, x, n_blocks)
     wanted = jnp.arange(entered.spread.size).reshape(x.shape[:2]) < n_rows
-    order = jnp.argsort(jnp.where(wanted, entered.spread, jnp.inf).ravel())
+    # Padding goes last, behind NaN as well.
+    most = jnp.finfo(x.dtype).max
+    spread = jnp.where(entered.spread < most, entered.spread, most)
+    order = jnp.argsort(jnp.where(wanted, spread, jnp.inf).ravel())
     means = jax.vmap(lambda mean: _reordered(mean, order))(entered.means)
     x, var, mixed = _reordered((x, entered.var, mixed), order)
 
@@ -274,7 +280,7 @@ def mix_in(
         return Linked(moments, mixed.suited & one.suited), None
 
     mixed, _ = lax.scan(add, mixed, (members, shares, means))
-    return _reordered(mixed, jnp.zeros_like(order).at[order].set(jnp.arange(order.size)))
+    return _reordered(mixed, jnp.argsort(order))
 
 
 def _enter_blocks(

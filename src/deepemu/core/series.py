@@ -2,11 +2,13 @@
 
 In Hermite polynomials h_β of W ~ N(m, v), orthonormal, r(W) = k(W - w) has coefficients
 ρ_β = E[r(W) h_β(W)], products over columns of what `Kernel.hermite` gives, so that
-sum_ij A_ij f_i f_j J_ij = E[(f∘r)ᵀA(f∘r)] = sum_β (f∘ρ_β)ᵀA(f∘ρ_β).
-Degrees up to two take a matrix product a term, where sums over pairs take an exponential a pair.
+sum_ij A_ij f_i f_j J_ij = E[(f∘r)ᵀA(f∘r)] = sum_β g_βᵀA g_β with g_β = f∘ρ_β.
+A matrix product a term, where sums over pairs take an exponential a pair. A = ααᵀ - σ²R⁻¹, and the
+terms (αᵀg_β)² take next to nothing: they go up to degree three at all points, those with R⁻¹ up to
+one or two.
 
-What is left out is bounded in the kernel's Hilbert space, because fᵀR⁻¹f is at most the squared
-norm of f: relative to σ², it is at most `Kernel.hermite_tails`.
+What is left out is bounded in the kernel's Hilbert space, where gᵀR⁻¹g is at most |g|²: of σ²R⁻¹
+it is σ² times `Kernel.hermite_tails` at most, and of ααᵀ that times yᵀR⁻¹y/σ².
 """
 
 import itertools
@@ -19,22 +21,18 @@ from deepemu.core import kernels, linalg
 from deepemu.core.kernels import Kernel
 from deepemu.core.linalg import Halves
 
-# The error of the variance in nuggets: no variance is below one nugget.
+# The error of the variance in nuggets, of each of its two parts: no variance is below one nugget.
 TOLERANCE = 1e-3
-MOST_TERMS = 66  # of ten columns; beyond, degree two costs more than sums over pairs
-
-
-def highest_degree(n_columns: int) -> int:
-    """Two, or one where degree two had too many terms."""
-    return 2 if (n_columns + 1) * (n_columns + 2) // 2 <= MOST_TERMS else 1
+MOST_COLUMNS = 10  # beyond, terms of degree two cost more than sums over pairs
+UNSUITED = 3
 
 
 @record
 class Terms:
-    """f∘ρ_β, taken apart: term t is ``common * factors[i] * factors[j]``, with i, j = pairs[t]."""
+    """g_β, taken apart: a product of ``common`` and three factors, see `factor_places`."""
 
     common: Array  # (n, m), the term of degree zero
-    factors: Array  # (1 + D + D, n, m): one, and c_1 / c_0 and c_2 / c_0 of each column
+    factors: Array  # (1 + 3D, n, m): one, and c_1, c_2 and c_3 of each column, over its c_0
 
 
 def terms(kernel: Kernel, delta: Array, var: Array, factor: Array) -> Terms:
@@ -42,39 +40,57 @@ def terms(kernel: Kernel, delta: Array, var: Array, factor: Array) -> Terms:
     # A loop, because XLA would compute half-line moments anew for each of their uses.
     each = jax.lax.map(lambda column: kernel.hermite(*column), (delta, var))
     common = factor * kernels.combine(jnp.prod(each.value, axis=0), jnp.sum(each.exponent, axis=0))
-    return Terms(common, jnp.concatenate([jnp.ones_like(delta[:1]), each.first, each.second]))
+    one = jnp.ones_like(delta[:1])
+    return Terms(common, jnp.concatenate([one, each.first, each.second, each.third]))
 
 
-def factor_pairs(n_columns: int) -> list[tuple[int, int]]:
-    """Places in `Terms.factors` for all β of degree zero, one and, unless too many, two."""
-    first, second = range(1, n_columns + 1), range(n_columns + 1, 2 * n_columns + 1)
-    upto_one = [(0, 0), *((0, d) for d in first)]
-    if highest_degree(n_columns) == 1:
-        return upto_one
-    return [*upto_one, *itertools.combinations(first, 2), *((0, d) for d in second)]
+def factor_places(n_columns: int) -> list[list[tuple[int, int, int]]]:
+    """Places in `Terms.factors` of what makes g_β, for all β of degree zero to three, by degree."""
+    first, second, third = (range(1 + k * n_columns, 1 + (k + 1) * n_columns) for k in range(3))
+    apart = [(0, i, j) for d, i in enumerate(first) for e, j in enumerate(second) if d != e]
+    return [
+        [(0, 0, 0)],
+        [(0, 0, i) for i in first],
+        [(0, 0, i) for i in second] + [(0, i, j) for i, j in itertools.combinations(first, 2)],
+        [(0, 0, i) for i in third] + apart + list(itertools.combinations(first, 3)),
+    ]
 
 
-def degree_needed(kernel: Kernel, var: Array, nugget: Array) -> Array:
-    """The degree (m,) that leaves out less than the tolerance; three where two is not enough."""
-    after_one, after_two = kernel.hermite_tails(var[:, 0])
-    allowed = TOLERANCE * nugget
-    return jnp.where(after_one <= allowed, 1, jnp.where(after_two <= allowed, 2, 3))
+def degree_needed(kernel: Kernel, var: Array, nugget: Array, evidence: Array) -> Array:
+    """The degree (m,) up to which terms with R⁻¹ are needed, one or two, or `UNSUITED`.
 
-
-def expected_sum(weights: Halves, terms: Terms, degree: Array) -> Array:
-    """sum_β (f∘ρ_β)ᵀA(f∘ρ_β) (m,) up to each test point's degree (m,); none beyond the highest.
-
-    A point's sum does not depend on the degrees of the others, which only make it take longer.
+    ``evidence`` is yᵀR⁻¹y/σ².
     """
-    n_columns = (len(terms.factors) - 1) // 2
-    pairs = jnp.array(factor_pairs(n_columns))
-    suited = degree <= highest_degree(n_columns)
-    n_terms = jnp.where(suited, jnp.where(degree < 2, 1 + n_columns, len(pairs)), 0)
+    after_one, after_two, after_three = kernel.hermite_tails(var[:, 0])
+    allowed = TOLERANCE * nugget
+    degree = jnp.where(after_one <= allowed, 1, jnp.where(after_two <= allowed, 2, UNSUITED))
+    return jnp.where(evidence * after_three <= allowed, degree, UNSUITED)
 
-    def add(index: Array, total: Array) -> Array:
-        i, j = pairs[index]
-        vectors = terms.common * terms.factors[i] * terms.factors[j]
-        value = linalg.quadratic_forms(weights, vectors)
-        return total + jnp.where(index < n_terms, value, 0.0)
 
-    return jax.lax.fori_loop(0, jnp.max(n_terms), add, jnp.zeros_like(terms.common[0]))
+def expected_sum(weights: Halves, alpha: Array, parts: Terms, degree: Array) -> Array:
+    """sum_β g_βᵀA g_β (m,) up to each test point's degree (m,), and of (αᵀg_β)² from there on.
+
+    A point's sum does not depend on the degrees of the others, which only make it take longer; it
+    is zero where they are `UNSUITED`.
+    """
+    by_degree = factor_places((len(parts.factors) - 1) // 3)
+    n_upto = list(itertools.accumulate(map(len, by_degree)))
+    places = jnp.array(list(itertools.chain.from_iterable(by_degree)))
+    n_quadratic = jnp.where(degree == UNSUITED, 0, jnp.where(degree == 1, n_upto[1], n_upto[2]))
+
+    def vectors(index: Array) -> Array:
+        i, j, k = places[index]
+        return parts.common * parts.factors[i] * parts.factors[j] * parts.factors[k]
+
+    def add_quadratic(index: Array, total: Array) -> Array:
+        value = linalg.quadratic_forms(weights, vectors(index))
+        return total + jnp.where(index < n_quadratic, value, 0.0)
+
+    def add_square(index: Array, total: Array) -> Array:
+        return total + jnp.where(index >= n_quadratic, (alpha @ vectors(index)) ** 2, 0.0)
+
+    total = jnp.zeros_like(parts.common[0])
+    total = jax.lax.fori_loop(0, jnp.max(n_quadratic), add_quadratic, total)
+    n_squares = jnp.where(jnp.any(degree != UNSUITED), len(places), 0)
+    total = jax.lax.fori_loop(n_upto[1], n_squares, add_square, total)
+    return jnp.where(degree == UNSUITED, 0.0, total)
