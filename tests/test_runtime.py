@@ -192,7 +192,8 @@ def test_threads_change_no_number(rng):
     one, many = (DGP(**settings, n_jobs=n).fit(x, y) for n in (1, 3))
     for name, path in one.trace_.items():
         jax.tree.map(np.testing.assert_array_equal, path, many.trace_[name])
-    at = rng.random((70, 2))
+    # More than a chunk, near the design and far from it: rows of all levels, cut in other places.
+    at = np.vstack([x, rng.random((1500, 2)), 40 * rng.random((50, 2))])
     np.testing.assert_array_equal(
         one.predict(at, return_std=True), many.predict(at, return_std=True)
     )

@@ -236,7 +236,7 @@ def test_evaluations_are_counted_and_no_sweeps_change_nothing(data, latents):
 
 @pytest.mark.parametrize("factor", [16.0, 3.0, np.inf])
 def test_the_first_brackets_are_the_full_circle(data, latents, factor):
-    """So that sweeps from `start` equal those whose bracket is the circle by hand."""
+    """So that sweeps from the start equal those whose bracket is the circle by hand."""
     started = starting_imputation(latents, factor)
     by_hand = Imputation(
         latents, tuple(jnp.full(2, impute.FULL_CIRCLE, float) for _ in latents),

@@ -278,3 +278,18 @@ def test_layers_of_any_size_are_fitted_as_if_alone(shared, rng):
     close = functools.partial(np.testing.assert_allclose, rtol=1e-10)
     jax.tree.map(functools.partial(close, atol=1e-12), fitted, [one for (one,), _ in alone])
     close(values, np.concatenate([value for _, value in alone]))
+
+
+def test_layers_of_one_kind_are_fitted_together():
+    """In turn; a batch is one layer's, because of its memory."""
+    flat, gamma = Independent(Flat(), Flat()), Independent(Gamma(), Flat())
+    plain, same = spec("matern52", [[1, 1]], flat), spec("matern52", [[1]], flat, free_scale=False)
+    other = {
+        "kernel": spec("matern32", [[1, 1]], flat),
+        "prior": spec("matern52", [[1, 1]], gamma),
+        "shared": spec("matern52", [[1, 1]], flat, shared_lengthscale=True),
+        "nugget": spec("matern52", [[1, 1]], flat, free_nugget=False),
+    }
+    for layer in other.values():
+        assert sem.InTurn().groups([plain, layer, same]) == [[0, 2], [1]]
+    assert sem.Together().groups([plain, same]) == [[0], [1]]

@@ -14,6 +14,7 @@ from deepemu._types import Array, record
 from deepemu.core import dense, impute, keys
 from deepemu.core.dense import Fit, Node, Sites
 from deepemu.core.impute import Brackets, Imputation, Moves
+from deepemu.core.kernels import Kernel
 from deepemu.core.maximise import Objective, Slopes, Value, maximise
 from deepemu.core.network import (
     Data,
@@ -27,7 +28,7 @@ from deepemu.core.network import (
     layer_sites,
     layer_targets,
 )
-from deepemu.core.priors import Geometry
+from deepemu.core.priors import Geometry, Prior
 
 T = TypeVar("T")
 
@@ -35,6 +36,20 @@ T = TypeVar("T")
 # variance, which sums terms of the size of R⁻¹.
 LENGTHSCALE_BOUNDS = (-6.9, 6.9)
 NUGGET_BOUNDS = (-16.1, 4.6)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What nodes have in common that the same piece of a program fits."""
+
+    kernel: Kernel
+    prior: Prior
+    shared_lengthscale: bool
+    free_nugget: bool
+
+    @classmethod
+    def of(cls, spec: LayerSpec) -> "Kind":
+        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget)
 
 
 @dataclass(frozen=True)
@@ -46,11 +61,10 @@ class InTurn:
         return jax.lax.map(lambda node: function(*node), nodes)
 
     def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
-        """Layers that differ in size only, each time the places of all of them."""
-        alike: dict[Any, list[int]] = {}
+        """The places of layers of the same kind, kind by kind."""
+        alike: dict[Kind, list[int]] = {}
         for place, spec in enumerate(layers):
-            kind = spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget
-            alike.setdefault(kind, []).append(place)
+            alike.setdefault(Kind.of(spec), []).append(place)
         return list(alike.values())
 
 
@@ -203,18 +217,18 @@ def fit_layers(
     n_steps: Array | int,
     tolerance: Array | float = 0.0,
 ) -> tuple[list[LayerParams], Array]:
-    """Maximise log density + log prior of each node of layers that differ in size only.
+    """Maximise log density + log prior of each node of layers of one kind.
 
     Returns the objectives of all nodes as well. Narrow layers get columns that nobody reads.
     """
     n_columns = max(task.spec.n_columns for task in layers)
-    spec = layers[0].spec
+    kind = Kind.of(layers[0].spec)
     inputs = jnp.stack([_widened(task.inputs, n_columns) for task in layers])
     tasks = [_node_tasks(task, place, n_columns) for place, task in enumerate(layers)]
     stacked = jax.tree.map(lambda *parts: jnp.concatenate(parts), *tasks)
 
     def fit(node: _NodeTask) -> tuple[LayerParams, Array]:
-        return _fit_node(spec, node, inputs[node.layer], n_steps, tolerance)
+        return _fit_node(kind, node, inputs[node.layer], n_steps, tolerance)
 
     fitted, values = nodes.map(fit, stacked)
     ends = list(itertools.accumulate(task.spec.width for task in layers))
@@ -251,26 +265,26 @@ def _rows_of_layer(params: LayerParams, first: int, spec: LayerSpec) -> LayerPar
 
 
 def _fit_node(
-    spec: LayerSpec,
+    kind: Kind,
     node: _NodeTask,
     inputs: Array,
     n_steps: Array | int,
     tolerance: Array | float,
 ) -> tuple[LayerParams, Array]:
-    """Of ``spec`` only what its group has in common."""
-    params, n_free = node.params, _n_free_lengthscales(spec, inputs.shape[1])
+    """Maximise log density + log prior of one node."""
+    params, n_free = node.params, _n_free_lengthscales(kind, inputs.shape[1])
 
     def unpack(free: Array) -> tuple[Array, Array]:
         log_lengthscale = jnp.broadcast_to(free[:n_free], params.log_lengthscale.shape)
-        return log_lengthscale, free[n_free] if spec.free_nugget else params.log_nugget
+        return log_lengthscale, free[n_free] if kind.free_nugget else params.log_nugget
 
     def node_at(free: Array) -> Node:
         log_lengthscale, log_nugget = unpack(free)
         inverse = jnp.where(node.reads, jnp.exp(-log_lengthscale), 0.0)
-        return Node(spec.kernel, inverse, jnp.exp(params.log_scale), jnp.exp(log_nugget))
+        return Node(kind.kernel, inverse, jnp.exp(params.log_scale), jnp.exp(log_nugget))
 
     def log_prior(free: Array) -> Array:
-        return spec.prior.log_density(*unpack(free), node.shape)
+        return kind.prior.log_density(*unpack(free), node.shape)
 
     def at(free: Array, fit: Fit) -> Value:
         extra = jnp.where(node.free_scale, jnp.log(fit.scale), params.log_scale)
@@ -281,41 +295,39 @@ def _fit_node(
 
     def slopes(free: Array) -> Slopes:
         of = dense.derivatives(node_at(free), inputs, node.target, node.sites, node.free_scale)
-        curvature = jnp.diag(jnp.append(*spec.prior.curvature(*unpack(free), node.shape)))
-        information = _of_free(spec, of.information + curvature)
+        curvature = jnp.diag(jnp.append(*kind.prior.curvature(*unpack(free), node.shape)))
+        information = _of_free(kind, of.information + curvature)
         return Slopes(
             at(free, of.fit),
-            _of_free(spec, of.gradient) + jax.grad(log_prior)(free),
-            _of_free(spec, information.T),
+            _of_free(kind, of.gradient) + jax.grad(log_prior)(free),
+            _of_free(kind, information.T),
         )
 
-    start, lower, upper = _start_and_bounds(spec, params, n_free)
+    start, lower, upper = _start_and_bounds(kind, params, n_free)
     objective = Objective(value, slopes)
     best = maximise(objective, start, lower, upper, n_steps, params.log_scale, tolerance)
     log_lengthscale, log_nugget = unpack(best.point)
     return LayerParams(log_lengthscale, best.at.extra, log_nugget), best.at.value
 
 
-def _n_free_lengthscales(spec: LayerSpec, n_columns: int) -> int:
-    return 1 if spec.shared_lengthscale else n_columns
+def _n_free_lengthscales(kind: Kind, n_columns: int) -> int:
+    return 1 if kind.shared_lengthscale else n_columns
 
 
-def _of_free(spec: LayerSpec, slopes: Array) -> Array:
+def _of_free(kind: Kind, slopes: Array) -> Array:
     """Derivatives along the first axis in the free parameters, given those in (log γ, log η).
 
     Those in lengthscales that are one parameter add up; that in a nugget that is held is dropped.
     """
     columns, nugget = slopes[:-1], slopes[-1:]
-    free = jnp.sum(columns, axis=0, keepdims=True) if spec.shared_lengthscale else columns
-    return jnp.concatenate([free, nugget]) if spec.free_nugget else free
+    free = jnp.sum(columns, axis=0, keepdims=True) if kind.shared_lengthscale else columns
+    return jnp.concatenate([free, nugget]) if kind.free_nugget else free
 
 
-def _start_and_bounds(
-    spec: LayerSpec, params: LayerParams, n_free: int
-) -> tuple[Array, Array, Array]:
+def _start_and_bounds(kind: Kind, params: LayerParams, n_free: int) -> tuple[Array, Array, Array]:
     start = params.log_lengthscale[:n_free]
     lower, upper = (jnp.full_like(start, bound) for bound in LENGTHSCALE_BOUNDS)
-    if spec.free_nugget:
+    if kind.free_nugget:
         start = jnp.append(start, params.log_nugget)
         lower, upper = (
             jnp.append(side, bound)
