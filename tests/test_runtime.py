@@ -192,11 +192,19 @@ def test_threads_change_no_number(rng):
     one, many = (DGP(**settings, n_jobs=n).fit(x, y) for n in (1, 3))
     for name, path in one.trace_.items():
         jax.tree.map(np.testing.assert_array_equal, path, many.trace_[name])
-    # More than a chunk, near the design and far from it: rows of all levels, cut in other places.
-    at = np.vstack([x, rng.random((1500, 2)), 40 * rng.random((50, 2))])
+    # Several pieces, with rows near the design and far from it: all levels of prediction.
+    at = rng.random((2500, 2))
+    at[:12], at[::7], at[5] = x, 30 * at[::7], 1e6
     np.testing.assert_array_equal(
         one.predict(at, return_std=True), many.predict(at, return_std=True)
     )
+
+
+def test_a_folder_that_cannot_keep_programs_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(InputError, match="give another folder"):
+            _runtime.use_compilation_cache(folder)
 
 
 def test_compiled_programs_are_kept_on_disk(tmp_path):

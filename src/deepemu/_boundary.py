@@ -6,6 +6,7 @@ programs that run as `_runtime` says.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
@@ -38,8 +39,6 @@ GPU_TILES, GPU_ROWS_OF_PAIRS = 64, 2048
 FEATURE_BYTES, GPU_ROOM = 200, 1.3e9
 # Bytes of the members that go to a device at once.
 MEMBERS_ROOM = {"cpu": 2**26, "gpu": 2**33}
-# More than these are cut for all threads to share, and for a Ctrl-C to find an end.
-MOST_ROWS_OF_A_PIECE = 8192
 
 
 def bucket(n_rows: int) -> int:
@@ -286,16 +285,23 @@ def _shares(weights: np.ndarray) -> np.ndarray:
 
 
 def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mixture mean and variance (m, q) over all members at scaled inputs (m, d), in pieces for all
-    threads."""
-    threads = current().threads
-    # One thread can be interrupted between programs, and a piece moves all members to the device.
-    n_pieces = 1 if threads == 1 else max(threads, -(-len(x) // MOST_ROWS_OF_A_PIECE))
+    """Mixture mean and variance (m, q) over all members at scaled inputs (m, d).
+
+    Threads share pieces of one size and the chains that have a weight, so that their number
+    changes no number.
+    """
+    chain, weights = np.asarray(ensemble.chain), np.asarray(ensemble.weights)
+    of_chain = np.bincount(chain, weights)
+    used = np.flatnonzero(of_chain)
+    members = [np.flatnonzero((chain == c) & (weights > 0.0)) for c in used]
+    size = math.prod(_blocks(ensemble, 0))
     tasks = (
-        functools.partial(_mixture_of_piece, ensemble, piece)
-        for piece in _pieces(x, n_pieces, CPU_BLOCKS[1])
+        functools.partial(_mixture_of_chain, ensemble, some, x[first : first + size])
+        for first in range(0, len(x), size)
+        for some in members
     )
-    pieces = _in_order(tasks)
+    found, shares, n = _in_order(tasks), of_chain[used] / of_chain.sum(), len(used)
+    pieces = [mixture(stack(found[k : k + n]), shares) for k in range(0, len(found), n)]
     return np.concatenate([p.mean for p in pieces]), np.concatenate([p.var for p in pieces])
 
 
@@ -308,24 +314,6 @@ def _blocks(ensemble: Ensemble, level: int) -> tuple[int, int]:
     room = GPU_ROOM / (FEATURE_BYTES * widest * ensemble.data.x.shape[0])
     most = GPU_BLOCKS[1] if level == 0 else GPU_ROWS_OF_PAIRS
     return GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), most)
-
-
-def _pieces(x: np.ndarray, n_pieces: int, n_rows: int) -> list[np.ndarray]:
-    """x in at most ``n_pieces`` parts, all but the last of whole blocks of ``n_rows``."""
-    n_blocks = -(-len(x) // n_rows)
-    cuts = np.arange(1, n_pieces) * n_blocks // n_pieces * n_rows
-    return [piece for piece in np.split(x, cuts) if len(piece)]
-
-
-def _mixture_of_piece(ensemble: Ensemble, x: np.ndarray) -> Gaussian:
-    """Chain by chain, for those with a weight."""
-    chain, weights = np.asarray(ensemble.chain), np.asarray(ensemble.weights)
-    of_chain = np.bincount(chain, weights)
-    used = np.flatnonzero(of_chain)
-    each = [
-        _mixture_of_chain(ensemble, np.flatnonzero((chain == c) & (weights > 0.0)), x) for c in used
-    ]
-    return mixture(stack(each), of_chain[used] / of_chain.sum())
 
 
 def _mixture_of_chain(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Gaussian:

@@ -4,6 +4,7 @@ import contextvars
 import functools
 import gc
 import os
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -153,7 +154,8 @@ def n_threads(n_jobs: int | None) -> int:
         return 1
     if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0:
         raise InputError(
-            f"n_jobs is {n_jobs!r}; it must be None, a positive whole number, or -1 for all cores."
+            f"n_jobs is {n_jobs!r}; it must be None, a positive whole number, -1 for all cores, "
+            "or -2 for all but one, and so on."
         )
     if n_jobs > 0:
         return int(n_jobs)
@@ -180,11 +182,23 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = home / "deepemu" / "xla" if folder is None else Path(folder).expanduser()
+    _require_writable(path)
     compilation_cache.reset_cache()  # JAX keeps the folder that its first compilation found
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
     return path
+
+
+def _require_writable(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"Compiled programs cannot be kept in {folder} ({error.strerror}); give another folder."
+        ) from error
 
 
 # --- programs --------------------------------------------------------------------------------

@@ -316,7 +316,8 @@ class DGP(_Emulator):
         less than a standard error over chains, and the squared changes of the parameters, in
         standard errors, are on average no more than 1.4 times those of chains that go nowhere.
     random_state : int, RandomState or None
-        The same integer gives the same emulator, whatever ``n_jobs`` is.
+        The same integer gives the same emulator, whatever ``n_jobs`` is; from 500 rows on up to
+        rounding, because LAPACK then uses idle cores.
     device : {"auto", "cpu", "gpu"}
         Where to compute; "auto": on a GPU where JAX sees one and the work is large enough to gain.
     n_jobs : int or None
