@@ -99,9 +99,9 @@ class BySeries(Way):
         self, node: Node, alpha: Array, prepared: Link, delta: Array, var: Array, factor: Array
     ) -> Expected:
         parts = series.terms(node.kernel, delta, var, factor)
-        degree = series.degree_needed(node.kernel, var, node.nugget, prepared.evidence)
-        second = series.expected_sum(prepared.weights, alpha, parts, degree)
-        return Expected(alpha @ parts.common, second, degree != series.UNSUITED)
+        degrees = series.degrees_needed(node.kernel, var, node.nugget, prepared.evidence)
+        second = series.expected_sum(prepared.weights, alpha, parts, degrees)
+        return Expected(alpha @ parts.common, second, degrees.suited)
 
 
 @dataclass(frozen=True)

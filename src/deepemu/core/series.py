@@ -4,14 +4,14 @@ In Hermite polynomials h_β of W ~ N(m, v), orthonormal, r(W) = k(W - w) has coe
 ρ_β = E[r(W) h_β(W)], products over columns of what `Kernel.hermite` gives, so that
 sum_ij A_ij f_i f_j J_ij = E[(f∘r)ᵀA(f∘r)] = sum_β g_βᵀA g_β with g_β = f∘ρ_β.
 A matrix product a term, where sums over pairs take an exponential a pair. A = ααᵀ - σ²R⁻¹, and the
-terms (αᵀg_β)² take next to nothing: they go up to degree three at all points, those with R⁻¹ up to
-one or two.
+terms (αᵀg_β)² alone take next to nothing: they go up to degree three, those with R⁻¹ up to two.
 
 What is left out is bounded in the kernel's Hilbert space, where gᵀR⁻¹g is at most |g|²: of σ²R⁻¹
 it is σ² times `Kernel.hermite_tails` at most, and of ααᵀ that times yᵀR⁻¹y/σ².
 """
 
 import itertools
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from deepemu.core.linalg import Halves
 # The error of the variance in nuggets, of each of its two parts: no variance is below one nugget.
 TOLERANCE = 1e-3
 MOST_COLUMNS = 10  # beyond, terms of degree two cost more than sums over pairs
-UNSUITED = 3
+UNSUITED = 4
 
 
 @record
@@ -56,27 +56,43 @@ def factor_places(n_columns: int) -> list[list[tuple[int, int, int]]]:
     ]
 
 
-def degree_needed(kernel: Kernel, var: Array, nugget: Array, evidence: Array) -> Array:
-    """The degree (m,) up to which terms with R⁻¹ are needed, one or two, or `UNSUITED`.
+@record
+class Degrees:
+    """Up to which degree a test point needs terms with A, one or two, and from there on terms with
+    ααᵀ alone, up to three; both (m,), or `UNSUITED`."""
 
-    ``evidence`` is yᵀR⁻¹y/σ².
-    """
-    after_one, after_two, after_three = kernel.hermite_tails(var[:, 0])
-    allowed = TOLERANCE * nugget
-    degree = jnp.where(after_one <= allowed, 1, jnp.where(after_two <= allowed, 2, UNSUITED))
-    return jnp.where(evidence * after_three <= allowed, degree, UNSUITED)
+    of_weights: Array
+    of_alpha: Array
+
+    @property
+    def suited(self) -> Array:
+        return jnp.maximum(self.of_weights, self.of_alpha) < UNSUITED
 
 
-def expected_sum(weights: Halves, alpha: Array, parts: Terms, degree: Array) -> Array:
-    """sum_β g_βᵀA g_β (m,) up to each test point's degree (m,), and of (αᵀg_β)² from there on.
+def degrees_needed(kernel: Kernel, var: Array, nugget: Array, evidence: Array) -> Degrees:
+    """At variances (D, 1, m), given yᵀR⁻¹y/σ²."""
+    tails = kernel.hermite_tails(var[:, 0])
+
+    def least(bounds: Sequence[Array]) -> Array:
+        fits = jnp.stack([bound <= TOLERANCE * nugget for bound in bounds])
+        return jnp.where(jnp.any(fits, axis=0), 1 + jnp.argmax(fits, axis=0), UNSUITED)
+
+    return Degrees(least(tails[:2]), least([evidence * tail for tail in tails]))
+
+
+def expected_sum(weights: Halves, alpha: Array, parts: Terms, degrees: Degrees) -> Array:
+    """sum_β g_βᵀA g_β (m,) up to each test point's first degree, and of (αᵀg_β)² up to its second.
 
     A point's sum does not depend on the degrees of the others, which only make it take longer; it
     is zero where they are `UNSUITED`.
     """
     by_degree = factor_places((len(parts.factors) - 1) // 3)
-    n_upto = list(itertools.accumulate(map(len, by_degree)))
     places = jnp.array(list(itertools.chain.from_iterable(by_degree)))
-    n_quadratic = jnp.where(degree == UNSUITED, 0, jnp.where(degree == 1, n_upto[1], n_upto[2]))
+    n_upto = jnp.array([*itertools.accumulate(map(len, by_degree)), 0])
+    n_quadratic, n_squares = (
+        jnp.where(degrees.suited, n_upto[degree], 0)
+        for degree in (degrees.of_weights, degrees.of_alpha)
+    )
 
     def vectors(index: Array) -> Array:
         i, j, k = places[index]
@@ -87,10 +103,9 @@ def expected_sum(weights: Halves, alpha: Array, parts: Terms, degree: Array) -> 
         return total + jnp.where(index < n_quadratic, value, 0.0)
 
     def add_square(index: Array, total: Array) -> Array:
-        return total + jnp.where(index >= n_quadratic, (alpha @ vectors(index)) ** 2, 0.0)
+        wanted = (n_quadratic <= index) & (index < n_squares)
+        return total + jnp.where(wanted, (alpha @ vectors(index)) ** 2, 0.0)
 
     total = jnp.zeros_like(parts.common[0])
     total = jax.lax.fori_loop(0, jnp.max(n_quadratic), add_quadratic, total)
-    n_squares = jnp.where(jnp.any(degree != UNSUITED), len(places), 0)
-    total = jax.lax.fori_loop(n_upto[1], n_squares, add_square, total)
-    return jnp.where(degree == UNSUITED, 0.0, total)
+    return jax.lax.fori_loop(n_upto[1], jnp.max(n_squares), add_square, total)
