@@ -103,7 +103,8 @@ def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
     at = np.vstack([x[:4], rng.random((7, 2))])
     whole = emulator.predict(at, return_std=True)
     monkeypatch.setattr(_boundary, "CPU_BLOCKS", (2, 3))
-    np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-9)
+    # Weights of the order of 1 / nugget round differently in matrix products of another shape.
+    np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-6)
 
 
 def test_shares_are_those_of_a_running_mean():
@@ -113,7 +114,8 @@ def test_shares_are_those_of_a_running_mean():
 
 def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
     x = rng.random((12, 2))
-    emulator = DGP(n_chains=2, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+    settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 2, "n_jobs": 1}
+    emulator = DGP(**settings).fit(x, np.sin(5 * x[:, 0]))
     at, seen = rng.random((40, 2)), []
     unsuited = {tuple(row) for row in emulator._scaling.x_to_core(at)[::3]}
     mixed = _boundary._mixed

@@ -97,4 +97,4 @@ def test_updates_that_add_no_new_input_draw_anew_too(problem, monkeypatch):
 
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():
-    assert not _runtime._is_known("xla_no_such_option", False)
+    assert not _runtime._are_known({"xla_no_such_option": False})
