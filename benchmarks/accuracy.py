@@ -2,8 +2,11 @@
 
     python benchmarks/accuracy.py --problems vega delta --designs 0 1 2 --methods default one-chain
 
-Methods: ``default`` is ``DGP()``; ``one-chain`` the mean score of single chains; ``paper-si`` and
-``paper-si-ic`` the settings of the paper without and with the input connection; ``gp`` a plain GP.
+Methods: ``emulator`` is ``Emulator()``, which chooses its structure, and ``few`` that with the
+first 20 training rows only; ``default`` is ``DGP()`` with the depth of the paper, ``unstacked`` the
+same with equal weights, ``full-bayes`` with sampled parameters; ``one-chain`` the mean score of
+single chains; ``paper-si`` and ``paper-si-ic`` the settings of the paper without and with the input
+connection; ``gp`` a plain GP.
 A number at the end sets the depth, as in ``paper-si-3``.
 """
 
@@ -11,9 +14,11 @@ from __future__ import annotations
 
 import argparse
 import csv
+import dataclasses
 import json
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -22,15 +27,24 @@ from typing import Any, NamedTuple
 import numpy as np
 from _report import aligned, positive, read_json, write_json
 from _timing import timed
-from problems import DATA, PROBLEMS, load_design
+from problems import DATA, PAPER, PROBLEMS, load_design
 
-BASE_METHODS = ("default", "one-chain", "paper-si", "paper-si-ic", "gp")
+BASE_METHODS = (
+    "emulator", "few", "default", "unstacked", "full-bayes", "one-chain", "paper-si", "paper-si-ic",
+    "gp",
+)  # fmt: skip
 COLUMNS = ("nrmsep", "normalised_crps", "coverage", "fit_s", "predict_s")
 HEADINGS = ("NRMSEP", "CRPS/range", "coverage", "fit s", "predict s")
 FORMATS = (".4f", ".4f", ".3f", ".3g", ".3g")
 ENOUGH_GAIN = 0.15
 ENOUGH_COVERAGE = (0.88, 0.995)
 STORED_DESIGNS = {0, 1, 2}
+FEW_ROWS = 20
+OPTIONS = {
+    "one-chain": {"n_chains": 1},
+    "unstacked": {"stacking": False},
+    "full-bayes": {"inference": "full_bayes"},
+}
 
 
 # --- what to run ---------------------------------------------------------------------------------
@@ -87,12 +101,17 @@ def make_estimator(run: Run) -> Any:
     base, depth = parse_method(run.method)
     if base == "gp":
         return deepemu.GP()
+    if base in ("emulator", "few"):
+        changes = {} if run.n_iter is None else {"n_iter": run.n_iter}
+        if depth is not None:
+            changes["max_depth"] = depth
+        return deepemu.Emulator(random_state=run.trial, **changes)
     options = {"depth": depth or PROBLEMS[run.problem].depth, "random_state": run.trial}
     if run.n_iter is not None:
         options["n_iter"] = run.n_iter
     if base.startswith("paper"):
         return deepemu.DGP.paper(connect_input=base == "paper-si-ic", **options)
-    return deepemu.DGP(**options, **({"n_chains": 1} if base == "one-chain" else {}))
+    return deepemu.DGP(**options, **OPTIONS.get(base, {}))
 
 
 # --- running -------------------------------------------------------------------------------------
@@ -100,10 +119,14 @@ def make_estimator(run: Run) -> Any:
 
 def measure(run: Run) -> dict[str, Any]:
     """Fit, predict and score; the record of the run."""
+    from deepemu import ConvergenceWarning
     from deepemu.diagnostics import scores
 
     design, estimator = load_design(run.problem, run.design), make_estimator(run)
-    _, fit_s, fit_cpu_s = timed(lambda: estimator.fit(design.X, design.y))
+    n_rows = FEW_ROWS if parse_method(run.method).base == "few" else len(design.X)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        _, fit_s, fit_cpu_s = timed(lambda: estimator.fit(design.X[:n_rows], design.y[:n_rows]))
     prediction, predict_s, predict_cpu_s = timed(
         lambda: estimator.predict(design.X_test, return_std=True)
     )
@@ -114,6 +137,8 @@ def measure(run: Run) -> dict[str, Any]:
         "predict_s": predict_s,
         "fit_cpu_s": fit_cpu_s,
         "predict_cpu_s": predict_cpu_s,
+        "warned": any(issubclass(each.category, ConvergenceWarning) for each in caught),
+        "report": dataclasses.asdict(estimator.summary()),
     }
 
 
@@ -226,7 +251,12 @@ def best_column(columns: dict[str, list[Cell]]) -> str:
 
 
 def reference_rows(incumbents: dict[str, Any], problem: str) -> list[Row]:
-    """Published rows: the best dgpsi or deepgp network, then every DSVI network."""
+    """Published rows: the best dgpsi or deepgp network, then every DSVI network.
+
+    There are some for the paper's problems only; see `study.py` for the others.
+    """
+    if problem not in PAPER:
+        return []
     deep, variational = (pick(incumbents, problem) for pick in (deep_columns, variational_columns))
     best = best_column(deep)
     rows = [_reference_row(incumbents, problem, best, deep[best], "0")]
@@ -341,7 +371,7 @@ def print_verdict(records: list[dict[str, Any]], incumbents: dict[str, Any]) -> 
     """Four answers per problem; the step function, with 10 points, is left out."""
     print("\nverdict on the default (means over the designs and trials of this run)")
     for problem in dict.fromkeys(record["problem"] for record in records):
-        if problem != "step":
+        if problem in PAPER and problem != "step":
             print(problem, *verdict(records, incumbents, problem), sep="\n")
 
 
@@ -351,7 +381,7 @@ def print_verdict(records: list[dict[str, Any]], incumbents: dict[str, Any]) -> 
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), metavar="NAME")
+    add("--problems", nargs="+", choices=PROBLEMS, default=list(PAPER), metavar="NAME")
     add("--designs", nargs="+", type=int, default=[0, 1, 2], metavar="INDEX")
     add("--methods", nargs="+", type=method_name, default=["default", "one-chain"], metavar="NAME")
     add("--trials", type=positive, default=1, help="seeds per design")

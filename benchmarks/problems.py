@@ -1,8 +1,10 @@
-"""The six test problems of the stochastic-imputation paper and their designs.
+"""Test problems and their designs: six of the stochastic-imputation paper, and other packages'.
 
 All inputs lie in the unit hypercube. ``load_design`` gives training and test data: indices 0-2 are
-the stored reference designs, on which the incumbents' scores in ``data/incumbents.json`` were
-measured; higher indices are drawn afresh, seeded by the index.
+stored. Of the paper's problems these are the reference designs, on which the incumbents' scores in
+``data/incumbents.json`` were measured, and higher indices are drawn afresh, seeded by the index.
+The other problems come from simulators of other packages and have the stored designs only;
+``make_designs.py`` made them.
 
 Needs NumPy only, so that the incumbents' interpreters can import it too; the fresh engine designs
 need ``smt`` as well.
@@ -167,8 +169,11 @@ def gamma(X: np.ndarray) -> np.ndarray:
 # --- aircraft engine -----------------------------------------------------------------------------
 
 
-def engine_table() -> tuple[np.ndarray, np.ndarray]:
-    """All 1056 runs of the B777 engine model: (Mach, altitude, throttle) in [0, 1]^3 and TSFC."""
+def engine_table(output: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    """All 1056 runs of the B777 engine model: (Mach, altitude, throttle) in [0, 1]^3 and TSFC.
+
+    Output 0 is the thrust instead.
+    """
     try:
         from smt.examples.b777_engine.b777_engine import get_b777_engine
     except ImportError as error:
@@ -177,7 +182,7 @@ def engine_table() -> tuple[np.ndarray, np.ndarray]:
         ) from error
     inputs, outputs = get_b777_engine()[:2]
     low, high = inputs.min(axis=0), inputs.max(axis=0)
-    return (inputs - low) / (high - low), outputs[:, 1]
+    return (inputs - low) / (high - low), outputs[:, output]
 
 
 # --- designs -------------------------------------------------------------------------------------
@@ -185,14 +190,14 @@ def engine_table() -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A test problem: its function (None if only a table of runs exists), inputs and depth."""
+    """A test problem: its function (None if only runs of it exist), inputs and depth."""
 
     function: Callable[[np.ndarray], np.ndarray] | None
     n_inputs: int
-    depth: int = 2  # layers in the paper's smallest network for it
+    depth: int = 2  # layers in the paper's smallest network for it; two where the paper has none
 
 
-PROBLEMS = {
+PAPER_PROBLEMS = {
     "step": Problem(step, 1, depth=3),
     "fived": Problem(fived, 5),
     "vega": Problem(vega, 3),
@@ -200,26 +205,59 @@ PROBLEMS = {
     "gamma": Problem(gamma, 3),
     "engine": Problem(None, 3),
 }
+SIMULATOR_PROBLEMS = {
+    "borehole": Problem(None, 8),
+    "piston": Problem(None, 7),
+    "wingweight": Problem(None, 10),
+    "ishigami": Problem(None, 3),
+    "franke": Problem(None, 2),
+    "cliff": Problem(None, 2),
+    "robotarm": Problem(None, 8),
+    "sobolg": Problem(None, 5),
+    "oscillator": Problem(None, 7),
+    "welch": Problem(None, 20),
+    "sobolg30": Problem(None, 30),
+    "morris30": Problem(None, 30),
+    "thrust": Problem(None, 3),
+    "airfoil": Problem(None, 16),
+    "ignition": Problem(None, 4),
+    "nitricoxide": Problem(None, 3),
+    "barrier": Problem(None, 5),
+    "american": Problem(None, 5),
+}
+PROBLEMS = PAPER_PROBLEMS | SIMULATOR_PROBLEMS
+PAPER, SIMULATORS = tuple(PAPER_PROBLEMS), tuple(SIMULATOR_PROBLEMS)
 
 
 def load_design(problem: str, index: int) -> Design:
-    """Training and test data of ``problem``; indices 0-2 are stored, higher ones are fresh."""
+    """Training and test data of ``problem``; indices 0-2 are stored, higher ones are fresh.
+
+    Only the paper's problems have fresh designs.
+    """
     if problem not in PROBLEMS:
         raise ValueError(f"unknown problem {problem!r}; choose one of {', '.join(PROBLEMS)}")
     if index < 0:
         raise ValueError(f"a design index is 0 or more, got {index}")
-    return _stored_design(problem, index) if index < N_STORED else _fresh_design(problem, index)
+    if index < N_STORED:
+        return _stored_design(problem, index)
+    if problem in SIMULATORS:
+        raise ValueError(
+            f"{problem} has the stored designs 0-{N_STORED - 1} only, got {index}: "
+            "fresh designs need its simulator, see make_designs.py"
+        )
+    return _fresh_design(problem, index)
 
 
 def _stored_design(problem: str, index: int) -> Design:
-    with np.load(DATA / "designs.npz") as arrays:
+    file = "designs.npz" if problem in PAPER else "more_designs.npz"
+    with np.load(DATA / file) as arrays:
         return Design(*(arrays[f"{problem}_{index}_{part}"] for part in "Xyzw"))
 
 
 def _fresh_design(problem: str, index: int) -> Design:
     rng = np.random.default_rng(index)
     if problem == "engine":
-        return _random_split(rng, *engine_table())
+        return random_split(rng, *engine_table())
     X, X_test = _fresh_inputs(problem, rng)
     function = PROBLEMS[problem].function
     return Design(X, function(X), X_test, function(X_test))
@@ -242,7 +280,10 @@ def latin_hypercube(rng: np.random.Generator, n: int, d: int) -> np.ndarray:
     return (slices + rng.uniform(size=(n, d))) / n
 
 
-def _random_split(rng: np.random.Generator, X: np.ndarray, y: np.ndarray) -> Design:
+def random_split(
+    rng: np.random.Generator, X: np.ndarray, y: np.ndarray, n_train: int = N_TRAIN
+) -> Design:
+    """Training and test rows of a table of runs, without overlap."""
     rows = rng.permutation(len(y))
-    train, test = rows[:N_TRAIN], rows[N_TRAIN : N_TRAIN + N_TEST]
+    train, test = rows[:n_train], rows[n_train : n_train + N_TEST]
     return Design(X[train], y[train], X[test], y[test])

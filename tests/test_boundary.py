@@ -117,7 +117,7 @@ def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
     settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 2, "n_jobs": 1}
     emulator = DGP(**settings).fit(x, np.sin(5 * x[:, 0]))
     at, seen = rng.random((40, 2)), []
-    unsuited = {tuple(row) for row in emulator._scaling.x_to_core(at)[::3]}
+    unsuited = {tuple(row) for row in emulator._data.scaling.x_to_core(at)[::3]}
     mixed = _boundary._mixed
 
     def partly_unsuited(ensemble, members, level, rows):
@@ -129,7 +129,7 @@ def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
 
     expected = emulator.predict(at)
     monkeypatch.setattr(_boundary, "_mixed", partly_unsuited)
-    shifted = (emulator.predict(at) - expected) / emulator._scaling.y_std[0]
+    shifted = (emulator.predict(at) - expected) / emulator._data.scaling.y_std[0]
     np.testing.assert_allclose(shifted, np.where(np.arange(40) % 3 == 0, 2.0, 0.0), atol=1e-7)
     assert seen == [(0, 40), (1, 14), (2, 14)] * 2
 
@@ -138,13 +138,13 @@ def test_chains_and_members_without_weight_do_not_count(rng):
     x = rng.random((12, 2))
     emulator = DGP(n_chains=3, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
     at, weights = rng.random((7, 2)), np.array([0.5, 0.25, 0.0, 0.0, 0.0, 0.25])
-    ensemble = dataclasses.replace(emulator.ensemble_, weights=weights)
+    ensemble = dataclasses.replace(emulator.ensembles_[0], weights=weights)
     alone = []
     with _runtime.running(_runtime.Runtime()):
-        mean, var = _boundary.predict_mixture(ensemble, at)
+        mean, var = _boundary.predict_mixture([ensemble], at)
         for only in np.eye(6)[weights > 0]:
             one = dataclasses.replace(ensemble, weights=only)
-            alone.append(_boundary.predict_mixture(one, at))
+            alone.append(_boundary.predict_mixture([one], at))
     means, variances = (np.stack(each) for each in zip(*alone, strict=True))
     w = weights[weights > 0][:, None, None]
     np.testing.assert_allclose(mean, (w * means).sum(0), rtol=1e-12)
@@ -157,10 +157,10 @@ def test_members_go_to_the_device_in_equal_parts(rng, monkeypatch):
     emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=6).fit(x, np.sin(5 * x[:, 0]))
     at = rng.random((7, 2))
     together = emulator.predict(at, return_std=True)
-    one = sum(leaf.nbytes for leaf in jax.tree.leaves(emulator.ensemble_.members)) // 6
+    one = sum(leaf.nbytes for leaf in jax.tree.leaves(emulator.ensembles_[0].members)) // 6
     for room, expected in ((0, 1), (one, 1), (5 * one, 3), (6 * one, 6)):
         monkeypatch.setitem(_boundary.MEMBERS_ROOM, "cpu", room)
-        assert _boundary._members_at_once(emulator.ensemble_, 6) == expected
+        assert _boundary._members_at_once(emulator.ensembles_[0], 6) == expected
     monkeypatch.setitem(_boundary.MEMBERS_ROOM, "cpu", 5 * one)
     np.testing.assert_allclose(emulator.predict(at, return_std=True), together, rtol=1e-9)
 

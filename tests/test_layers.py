@@ -118,7 +118,7 @@ def test_the_settings_of_the_paper_train(problem):
     x, y = problem
     emulator = DGP.paper(n_iter=5, n_sweeps=2, n_imputations=2).fit(x, y)
     assert emulator.score(x, y) > 0.99
-    first, second = emulator.ensemble_.members.latents[0][:, :12]
+    first, second = emulator.ensembles_[0].members.latents[0][:, :12]
     assert np.all(np.isfinite(first)) and np.all(first != second)
 
 

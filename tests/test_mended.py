@@ -1,12 +1,25 @@
 """Behaviour that was once wrong, each with the test that would have shown it."""
 
+import dataclasses
 import os
 import signal
+import warnings
 
 import numpy as np
 import pytest
 
-from deepemu import DGP, GP, InputError, InterruptedFitWarning, _boundary, _runtime
+from deepemu import (
+    DGP,
+    GP,
+    ConvergenceWarning,
+    DataWarning,
+    Emulator,
+    InputError,
+    InterruptedFitWarning,
+    Layer,
+    _boundary,
+    _runtime,
+)
 
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
 
@@ -36,7 +49,7 @@ def test_ctrl_c_between_imputations_keeps_those_that_are_there(problem, monkeypa
     monkeypatch.setattr(_boundary, "build_members", build_and_interrupt)
     with pytest.warns(InterruptedFitWarning, match="after 1 of 3 imputations"):
         emulator = DGP(**SMALL).fit(*problem)
-    assert len(emulator.ensemble_.weights) == 2
+    assert len(emulator.ensembles_[0].weights) == 2
     assert emulator.trace_["log_density"].shape == (2, 6)
     assert np.all(np.isfinite(emulator.predict(problem[0])))
 
@@ -45,7 +58,7 @@ def test_an_update_draws_anew(problem, monkeypatch):
     """With an integer random_state, training must not see the seed of the fit again."""
     seeds = []
     keys = _boundary.keys
-    monkeypatch.setattr(_boundary, "keys", lambda *a: seeds.append(a[0]) or keys(*a))
+    monkeypatch.setattr(_boundary, "keys", lambda *a: seeds.append(a[1]) or keys(*a))
     x, y = problem
     DGP(**SMALL).fit(x, y).update([[0.5, 0.5]], [1.0]).update([[0.2, 0.7]], [1.0])
     assert len(set(seeds)) == 3
@@ -90,7 +103,7 @@ def test_updates_that_add_no_new_input_draw_anew_too(problem, monkeypatch):
     """The number of distinct inputs stays; the seed must not."""
     seeds = []
     keys = _boundary.keys
-    monkeypatch.setattr(_boundary, "keys", lambda *a: seeds.append(a[0]) or keys(*a))
+    monkeypatch.setattr(_boundary, "keys", lambda *a: seeds.append(a[1]) or keys(*a))
     x, y = problem
     DGP(**SMALL).fit(x, y).update(x[:1], y[:1]).update(x[:1], y[:1])
     assert len(set(seeds)) == 3
@@ -98,3 +111,99 @@ def test_updates_that_add_no_new_input_draw_anew_too(problem, monkeypatch):
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():
     assert not _runtime._are_known({"xla_no_such_option": False})
+
+
+@pytest.fixture
+def few_chains(rng):
+    x = rng.random((12, 1))
+    settings = {"n_chains": 4, "n_iter": 4, "n_sweeps": 1, "n_imputations": 1}
+    return x, np.sin(5 * x[:, 0]), settings
+
+
+def test_conditional_leave_one_out_with_a_structure_that_lost_its_vote(few_chains):
+    """Its weights sum to zero, and once made all of it NaN."""
+    x, y, settings = few_chains
+    emulator = DGP(**settings).fit(x, y)
+    first, second, third = emulator.ensembles_
+    lost = dataclasses.replace(first, weights=np.zeros_like(first.weights))
+    emulator.ensembles_ = (lost, second, third)
+    assert np.all(np.isfinite(emulator.loo(conditional=True)))
+
+
+def test_a_refit_that_fails_in_stacking_changes_nothing(few_chains, monkeypatch):
+    x, y, settings = few_chains
+    emulator = DGP(**settings).fit(x, y)
+    before = emulator.predict(x, return_std=True)
+
+    def fail(*arguments):
+        raise RuntimeError("no votes")
+
+    monkeypatch.setattr("deepemu.stacking.stack_parts", fail)
+    with pytest.raises(RuntimeError, match="no votes"):
+        emulator.fit(x, 1000 * y + 5)
+    np.testing.assert_array_equal(emulator.predict(x, return_std=True), before)
+
+
+def test_replicates_that_differ_are_judged_by_what_an_interpolating_emulator_saw(few_chains):
+    """Their means: their spread would pass for errors of the emulator."""
+    x, y, settings = few_chains
+    doubled, noise = np.repeat(x, 2, axis=0), np.tile([0.3, -0.3], 12)
+    with pytest.warns(DataWarning, match="occur more than once"):
+        spread = DGP(**settings).fit(doubled, np.repeat(y, 2) + noise)
+    plain = DGP(**settings).fit(x, y)
+    # The means are the outputs up to round-off, which a few iterations do not enlarge by much.
+    np.testing.assert_allclose(spread.weights_, plain.weights_, atol=1e-5)
+    np.testing.assert_allclose(spread._stacked.scale, plain._stacked.scale, atol=1e-5)
+
+
+def test_plain_processes_predict_new_rows_of_an_update_before_they_see_them(few_chains):
+    """As deep ones do: both are judged by the same knowledge."""
+    x, y, settings = few_chains
+    emulator = DGP(**settings).fit(x[:10], y[:10])
+    plain = emulator._parts[1].trained
+    core = emulator._data.scaling.x_to_core(x[10:])
+    with _runtime.running(_runtime.Runtime()):
+        expected, _ = _boundary.predict_mixture([plain.ensemble], core)
+    old = plain.held_out.moments.mean
+    emulator.update(x[10:], y[10:])
+    now = emulator._parts[1].trained.held_out.moments.mean
+    np.testing.assert_allclose(now[0, 10:], expected, rtol=1e-9)
+    np.testing.assert_array_equal(now[:, :10], old)
+
+
+def test_evaluations_of_whole_layers_are_counted_a_layer(rng):
+    """Not a node: a slice needs one evaluation at least."""
+    x = rng.random((12, 3))
+    settings = {"n_chains": 1, "n_iter": 30, "n_sweeps": 4, "sweep": "layer"}
+    emulator = DGP(**settings).fit(x, np.sin(5 * x[:, 0]))
+    (mixing,) = emulator.summary().mixing
+    state = emulator._parts[0].trained.chains[0].imputation
+    assert mixing.evaluations == pytest.approx(float(state.evaluations) / float(state.sweeps))
+    assert mixing.evaluations >= 1.0
+
+
+@pytest.mark.parametrize("n_chains", [5, 6])
+def test_later_chains_of_a_race_leave_out_a_quarter_too(rng, n_chains):
+    x = rng.random((20, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        emulator = Emulator(n_chains=n_chains, n_iter=4, width=1).fit(x, np.sign(x[:, 0] - 0.5))
+    for part in emulator._parts:
+        if part.candidate.network.depth > 1:
+            np.testing.assert_array_equal(part.trained.held_out.unseen.sum(axis=1), 5)
+
+
+def test_a_sampled_nugget_does_not_drift_into_noise(rng):
+    """Flat in the nugget, all mass lies where everything is noise."""
+    x = np.linspace(0, 1, 10)[:, None]
+    y = np.sin(4 * x[:, 0]) + 0.1 * rng.normal(size=10)
+    settings = {"depth": 1, "n_chains": 2, "n_iter": 200, "inference": "full_bayes"}
+    emulator = DGP(**settings, nugget="estimate").fit(x, y)
+    assert np.median(emulator.trace_["nugget"][0][:, 100:]) < 1.0
+    assert np.corrcoef(emulator.predict(x), np.sin(4 * x[:, 0]))[0, 1] > 0.9
+
+
+def test_a_hidden_scale_cannot_be_sampled():
+    layers = [Layer(1, scale="estimate"), Layer()]
+    with pytest.raises(InputError, match="scale of a hidden layer"):
+        DGP(layers=layers, inference="full_bayes").fit([[0.0], [0.5], [1.0]], [0.0, 1.0, 0.0])

@@ -55,7 +55,7 @@ def test_ctrl_c_ends_training_and_leaves_an_emulator(problem, monkeypatch):
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert emulator.trace_["log_density"].shape == (2, 3)
-    assert emulator.ensemble_.weights.shape == (4,)
+    assert emulator.ensembles_[0].weights.shape == (4,)
     np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
     assert signal.getsignal(signal.SIGINT) is before
 

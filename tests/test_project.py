@@ -63,11 +63,22 @@ def folder_with_runs(tmp_path, rng, monkeypatch):
 
 def test_readme_examples_run(folder_with_runs):
     """In sequence, as a reader would paste them into one session."""
-    blocks = python_blocks(text("README.md"))
-    assert blocks, "the README shows no Python"
-    namespace = {"__name__": "__main__"}
+    run_blocks("README.md", {})
+
+
+def test_examples_of_the_page_on_error_bars_run(folder_with_runs):
+    runs = np.loadtxt("runs.csv", delimiter=",", skiprows=1)
+    given = {"X": runs[:30, :2], "y": runs[:30, 2], "X_new": runs[30:, :2]}
+    run_blocks("docs/error-bars.md", given)
+    assert (folder_with_runs / "diagnostics.png").stat().st_size > 10_000
+
+
+def run_blocks(page, given):
+    blocks = python_blocks(text(page))
+    assert blocks, f"{page} shows no Python"
+    namespace = {"__name__": "__main__", **given}
     for block in blocks:
-        exec(compile(block, str(ROOT / "README.md"), "exec"), namespace)
+        exec(compile(block, str(ROOT / page), "exec"), namespace)
 
 
 # In pieces, so that this file does not match.

@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
-from deepemu import DGP, GP, training
+from deepemu import DGP, GP, Emulator, training
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -21,6 +21,8 @@ pytestmark = pytest.mark.usefixtures("quick_programs")
 KERNEL = "squared_exponential"
 CHEAP = DGP(kernel=KERNEL, width=1, n_chains=1, n_iter=1, n_sweeps=1, n_imputations=1)
 SMALL = DGP(kernel=KERNEL, width=1, n_chains=2, n_iter=6, n_sweeps=2, n_imputations=2)
+# Structures that are not deep: those are checked above, and would take minutes.
+RACE = Emulator(max_depth=1)
 
 
 @pytest.fixture
@@ -33,7 +35,8 @@ def short_checks(monkeypatch):
 
 
 # No expected failures. check_array_api_input skips itself unless SCIPY_ARRAY_API is set.
-@estimator_checks.parametrize_with_checks([GP(), CHEAP])
+@estimator_checks.parametrize_with_checks([GP(), CHEAP, RACE])
+@pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check, short_checks):
     check(estimator)
 
@@ -53,7 +56,7 @@ def fitted(request, problem):
 def test_a_clone_has_the_parameters_and_no_fit(fitted):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
-    assert not hasattr(copy, "ensemble_")
+    assert not hasattr(copy, "ensembles_")
 
 
 def test_set_params_and_get_params_are_inverse():
@@ -104,7 +107,7 @@ import numpy as np
 import jax
 fitted, x, means, stds = pickle.load(open(sys.argv[1], "rb"))
 for emulator, mean, std in zip(fitted, means, stds):
-    leaves = jax.tree.leaves(emulator.ensemble_)
+    leaves = jax.tree.leaves(emulator.ensembles_)
     assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype("float64")}
     got_mean, got_std = emulator.predict(x, return_std=True)
     assert got_mean.dtype == np.float64

@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from deepemu import DGP, NumericalError, _runtime, training
+from deepemu import DGP, NumericalError, _runtime, imputation, training
 from deepemu.core import impute, sem
 from deepemu.core.network import LayerParams
 from deepemu.layers import Layer, build_network
@@ -68,7 +68,10 @@ def test_chains_start_alike_with_the_full_circle(rng):
     params = training.starting_params(network, [1.0, 1.0], [1e-6, 1e-6])
     latents = training.starting_latents(network, rng.random((4, 2)), 16)
     for bracket in (0.5, 16.0, np.inf):
-        plan = training.Plan(sem.Schedule(impute.NodeWise(), 5), 5, 0.75, 1, 1, bracket, 1, False)
+        sampling = imputation.Sampling(
+            sem.Schedule(impute.NodeWise(), 5), bracket, imputation.Averaged()
+        )
+        plan = training.Plan(sampling, 5, 0.75, 1, 1, 1, False, 0)
         chains = training.start_chains(plan, params, latents, 3)
         assert len(chains) == 3
         for chain in chains:
@@ -97,8 +100,8 @@ def test_ascents_start_at_the_given_point_and_others(rng):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_density_that_is_not_finite_is_an_error(bad):
     with pytest.raises(NumericalError, match="raise the nugget"):
-        training._require_finite(np.array([[0.0, bad]]))
-    training._require_finite(np.array([[0.0, -1e9]]))
+        imputation.require_finite(np.array([[0.0, bad]]))
+    imputation.require_finite(np.array([[0.0, -1e9]]))
 
 
 def test_average_is_the_mean_on_the_natural_scale(rng):
@@ -142,7 +145,8 @@ def test_equal_chains_settle_once_they_stand_still():
 
 def test_one_layer_of_many_chains_stops_early(rng):
     x = rng.random((9, 2))
-    emulator = DGP(depth=1, n_iter=100, n_imputations=1).fit(x, np.sin(3 * x[:, 0]))
+    settings = {"depth": 1, "n_iter": 100, "n_imputations": 1, "stacking": False}
+    emulator = DGP(**settings).fit(x, np.sin(3 * x[:, 0]))
     assert emulator.trace_["log_density"].shape[1] < 100
 
 
@@ -159,14 +163,9 @@ def test_paths_that_rise_or_drift_or_are_few_or_short_have_not(of):
     assert share_settled(**of) < 0.05
 
 
-def plan(n_iter, stops_early):
-    schedule = sem.Schedule(impute.NodeWise(), training.CHECK_EVERY)
-    return training.Plan(schedule, n_iter, 0.75, 1, 1, 16.0, 1, stops_early)
-
-
 @pytest.mark.parametrize("seconds", [1e-9, 0.2, 1e3])
 def test_blocks_fill_the_iterations_whatever_they_take(seconds):
-    blocks, lengths = training.Blocks(plan(50, False)), []
+    blocks, lengths = training.Blocks(50, False), []
     while n_next := blocks.n_next:
         lengths.append(n_next)
         blocks.add(paths(2, n_next), seconds * n_next)
@@ -179,7 +178,7 @@ def test_blocks_fill_the_iterations_whatever_they_take(seconds):
 def test_training_ends_at_the_first_check_that_finds_it_settled():
     whole = paths(8, 200, seed=3)
     ends = [n for n in range(20, 201, 20) if training.has_settled(head(whole, n))]
-    blocks = training.Blocks(plan(200, True))
+    blocks = training.Blocks(200, True)
     while n_next := blocks.n_next:
         piece = jax.tree.map(
             lambda path: path[:, blocks.n_done : blocks.n_done + n_next],  # noqa: B023

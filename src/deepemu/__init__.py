@@ -1,7 +1,9 @@
 """Deep and linked Gaussian-process emulators by stochastic imputation."""
 
 from deepemu._runtime import use_compilation_cache
+from deepemu.automatic import Emulator
 from deepemu.errors import (
+    ConvergenceWarning,
     DataWarning,
     DeepemuError,
     DeepemuWarning,
@@ -17,9 +19,11 @@ __version__ = "0.1.0"
 __all__ = [
     "DGP",
     "GP",
+    "ConvergenceWarning",
     "DataWarning",
     "DeepemuError",
     "DeepemuWarning",
+    "Emulator",
     "InputError",
     "InterruptedFitWarning",
     "Layer",

@@ -19,14 +19,14 @@ from deepemu._types import Array
 from deepemu.core import impute, network, predict, sem
 from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.linked import Linked
-from deepemu.core.network import Data, Latents, LayerParams, Network
+from deepemu.core.network import Data, Latents, LayerParams, Network, Params
 from deepemu.core.predict import Ensemble, Member
 
 T = TypeVar("T")
 
 SMALLEST_BUCKET = 16
-# Streams of keys: the same seed may train an emulator and draw from it.
-TRAIN_STREAM, DRAW_STREAM, KEEP_STREAM = 0, 1, 2
+# Streams of keys: the same seed may train an emulator, leave folds out and draw from it.
+TRAIN_STREAM, DRAW_STREAM, FOLD_STREAM, KEEP_STREAM = range(4)
 
 # Blocks of test rows in a chunk, and rows of a block: the values of a tile of pairs at the rows of
 # a block stay in a CPU's second-level cache, and keep a GPU busy. A program runs the blocks that
@@ -76,12 +76,12 @@ def pack(x: np.ndarray, y: np.ndarray, counts: np.ndarray, squares: np.ndarray) 
     return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), array(squares))
 
 
-def keys(seed: int, stream: int, n: int) -> np.ndarray:
-    """``n`` keys (n, 2) for the core, independent between seeds and streams.
+def keys(n: int, seed: int, *stream: int) -> np.ndarray:
+    """``n`` keys (n, 2) for the core, independent between seeds and streams of one length.
 
     Made by NumPy: JAX would compile a program for every operation on keys outside of one.
     """
-    return np.random.SeedSequence([seed, stream]).generate_state(2 * n, np.uint32).reshape(n, 2)
+    return np.random.SeedSequence([seed, *stream]).generate_state(2 * n, np.uint32).reshape(n, 2)
 
 
 # --- training --------------------------------------------------------------------------------
@@ -93,12 +93,14 @@ def train_block(
     schedule: sem.Schedule,
     effort: sem.Effort,
     chains: Sequence[sem.Chain],
-    data: Data,
+    data: Sequence[Data],
     first: int,
     n_iter: int,
     advance: Callable[[int], None],
 ) -> tuple[list[sem.Chain], sem.Trace]:
     """Iterations of SEM from the ``first`` for all chains, with their traces, stacked.
+
+    Each chain has data of its own, in arrays of one shape.
 
     On a GPU all chains run in lock-step in one program. On a CPU each runs on its own, in as many
     threads as there are: slices end after different numbers of proposals, and lock-step would wait
@@ -107,10 +109,10 @@ def train_block(
     train = _train_together if current().platform == "gpu" else _train_apart
     fixed: dict[str, Any] = {
         "network": net, "schedule": dataclasses.replace(schedule, nodes=_nodes()),
-        "effort": effort, "data": data,
+        "effort": effort,
         "first": np.int32(first), "n_iterations": np.int32(n_iter),
     }  # fmt: skip
-    chains, traces = train(keys, chains, fixed, lambda n_chains: advance(n_iter * n_chains))
+    chains, traces = train(keys, chains, data, fixed, lambda n_chains: advance(n_iter * n_chains))
     return chains, jax.tree.map(lambda path: path[:, :n_iter], stack(traces))
 
 
@@ -124,13 +126,14 @@ Ends = tuple[list[sem.Chain], list[sem.Trace]]
 def _train_apart(
     keys: np.ndarray,
     chains: Sequence[sem.Chain],
+    data: Sequence[Data],
     fixed: dict[str, Any],
     done: Callable[[int], None],
 ) -> Ends:
     program = compiled(sem.train_block, ("network", "schedule"))
     tasks = [
-        functools.partial(program, key, chain=chain, **fixed)
-        for key, chain in zip(keys, chains, strict=True)
+        functools.partial(program, key, chain=chain, data=of_chain, **fixed)
+        for key, chain, of_chain in zip(keys, chains, data, strict=True)
     ]
     ends: list[Any] = [None] * len(tasks)
     for index, end in in_threads(tasks):
@@ -142,11 +145,12 @@ def _train_apart(
 def _train_together(
     keys: np.ndarray,
     chains: Sequence[sem.Chain],
+    data: Sequence[Data],
     fixed: dict[str, Any],
     done: Callable[[int], None],
 ) -> Ends:
     program = compiled(_train_in_step, ("network", "schedule"))
-    ends = program(keys, tuple(chains), **fixed)
+    ends = program(keys, tuple(chains), tuple(data), **fixed)
     done(len(chains))
     return ends
 
@@ -154,18 +158,18 @@ def _train_together(
 def _train_in_step(
     keys: Array,
     chains: tuple[sem.Chain, ...],
+    data: tuple[Data, ...],
     network: Network,
     schedule: sem.Schedule,
     effort: sem.Effort,
-    data: Data,
     first: Array,
     n_iterations: Array,
 ) -> Ends:
-    one = lambda key, chain: sem.train_block(  # noqa: E731
+    one = lambda key, chain, data: sem.train_block(  # noqa: E731
         key, network, schedule, effort, chain, data, first, n_iterations
     )
-    stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *chains)
-    ends = jax.vmap(one)(keys, stacked)
+    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *each) for each in (chains, data)]
+    ends = jax.vmap(one)(keys, *stacked)
     return tuple([row(end, k) for k in range(len(chains))] for end in ends)  # type: ignore[return-value]
 
 
@@ -178,6 +182,7 @@ class Shelf(Generic[T]):
     """Equal trees of several chains, stacked in NumPy as they come: never in memory twice."""
 
     def __init__(self, n_chains: int, n_places: int) -> None:
+        self.n_chains = n_chains
         self._shape = n_chains, n_places
         self._stacked: T | None = None
         self.n_put = 0
@@ -209,19 +214,19 @@ def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) ->
     return sem.Effort(np.int32(n_sweeps), np.int32(n_scoring), brackets)  # type: ignore[arg-type]
 
 
-def build_members(net: Network, chains: Sequence[sem.Chain], data: Data) -> list[Member]:
+def build_members(net: Network, chains: Sequence[sem.Chain], data: Sequence[Data]) -> list[Member]:
     """The imputed network that each chain holds now."""
     program = compiled(predict.build_member, ("network",))
     return _in_order(
-        functools.partial(program, net, chain.params, chain.imputation.latents, data)
-        for chain in chains
+        functools.partial(program, net, chain.params, chain.imputation.latents, of_chain)
+        for chain, of_chain in zip(chains, data, strict=True)
     )
 
 
-def build_whitening(net: Network, chains: Sequence[sem.Chain], data: Data) -> Array:
-    """L⁻¹ of the first layer of each chain, stacked."""
+def build_whitening(net: Network, params: Sequence[Params], data: Data) -> Array:
+    """L⁻¹ of the first layer for each set of parameters, stacked."""
     program = compiled(predict.whitening, ("network",))
-    return stack(_in_order(functools.partial(program, net, chain.params, data) for chain in chains))
+    return stack(_in_order(functools.partial(program, net, each, data) for each in params))
 
 
 def _in_order(tasks: Iterable[Callable[[], T]]) -> list[T]:
@@ -284,25 +289,72 @@ def _shares(weights: np.ndarray) -> np.ndarray:
     return weights / np.maximum(np.cumsum(weights), np.finfo(float).tiny)
 
 
-def predict_mixture(ensemble: Ensemble, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mixture mean and variance (m, q) over all members at scaled inputs (m, d).
+def chain_weights(ensemble: Ensemble) -> np.ndarray:
+    """The sum of the weights of each chain's members."""
+    return np.bincount(np.asarray(ensemble.chain), np.asarray(ensemble.weights))
 
-    Threads share pieces of one size and the chains that have a weight, so that their number
-    changes no number.
+
+def predict_mixture(ensembles: Sequence[Ensemble], x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mixture mean and variance (m, q) over all members of all ensembles, at scaled inputs (m, d).
+
+    Chains without a weight are not computed.
     """
-    chain, weights = np.asarray(ensemble.chain), np.asarray(ensemble.weights)
-    of_chain = np.bincount(chain, weights)
-    used = np.flatnonzero(of_chain)
-    members = [np.flatnonzero((chain == c) & (weights > 0.0)) for c in used]
-    size = math.prod(_blocks(ensemble, 0))
-    tasks = (
-        functools.partial(_mixture_of_chain, ensemble, some, x[first : first + size])
-        for first in range(0, len(x), size)
-        for some in members
+    weights = [chain_weights(ensemble) for ensemble in ensembles]
+    voting = [
+        (e, c) for e, of_chain in enumerate(weights) for c in map(int, np.flatnonzero(of_chain))
+    ]
+    moments = predict_chains([(ensembles[e], c) for e, c in voting], x)
+    shares = np.array([weights[e][c] for e, c in voting])
+    both = mixture(moments, shares / shares.sum())
+    return np.asarray(both.mean), np.asarray(both.var)
+
+
+def predict_chains(chains: Sequence[tuple[Ensemble, int]], x: np.ndarray) -> Gaussian:
+    """Moments (chains, m, q) at scaled inputs (m, d), each the mixture of the members of a chain.
+
+    Threads share sets of members and pieces of one size, so that their number changes no number.
+    """
+    groups = [_members_by_params(ensemble, chain) for ensemble, chain in chains]
+    tasks = [
+        functools.partial(_mixture_of_some, ensemble, members, piece)
+        for (ensemble, _), group in zip(chains, groups, strict=True)
+        for members in group
+        for piece in _pieces(ensemble, x)
+    ]
+    found = iter(_in_order(tasks))
+    return stack(
+        [
+            _mixed_groups(
+                ensemble,
+                group,
+                [_joined([next(found) for _ in _pieces(ensemble, x)]) for _ in group],
+            )
+            for (ensemble, _), group in zip(chains, groups, strict=True)
+        ]
     )
-    found, shares, n = _in_order(tasks), of_chain[used] / of_chain.sum(), len(used)
-    pieces = [mixture(stack(found[k : k + n]), shares) for k in range(0, len(found), n)]
-    return np.concatenate([p.mean for p in pieces]), np.concatenate([p.var for p in pieces])
+
+
+def _members_by_params(ensemble: Ensemble, chain: int) -> list[np.ndarray]:
+    """The members of a chain that have a weight, those with the same parameters together."""
+    mine = (np.asarray(ensemble.chain) == chain) & (np.asarray(ensemble.weights) > 0.0)
+    params_of = np.asarray(ensemble.params_of)
+    return [np.flatnonzero(mine & (params_of == each)) for each in np.unique(params_of[mine])]
+
+
+def _mixed_groups(
+    ensemble: Ensemble, groups: Sequence[np.ndarray], parts: Sequence[Gaussian]
+) -> Gaussian:
+    shares = np.array([np.asarray(ensemble.weights)[members].sum() for members in groups])
+    return mixture(stack(parts), shares / shares.sum())
+
+
+def _pieces(ensemble: Ensemble, x: np.ndarray) -> list[np.ndarray]:
+    size = math.prod(_blocks(ensemble, 0))
+    return [x[first : first + size] for first in range(0, len(x), size)]
+
+
+def _joined(pieces: Sequence[Gaussian]) -> Gaussian:
+    return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
 
 
 def _blocks(ensemble: Ensemble, level: int) -> tuple[int, int]:
@@ -316,8 +368,8 @@ def _blocks(ensemble: Ensemble, level: int) -> tuple[int, int]:
     return GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), most)
 
 
-def _mixture_of_chain(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Gaussian:
-    """Moments (m, q) of the mixture of some members of one chain.
+def _mixture_of_some(ensemble: Ensemble, members: np.ndarray, x: np.ndarray) -> Gaussian:
+    """Moments (m, q) of the mixture of some members with the same parameters.
 
     Rows for which a level is not accurate go on to the next one.
     """
@@ -338,7 +390,7 @@ def _mixed(ensemble: Ensemble, members: np.ndarray, level: int, x: np.ndarray) -
     method = predict.Method(level, _order_of_rows(net, level))
     chunks = _chunks(x, shape)
     shares = _shares(np.asarray(ensemble.weights)[members])
-    whitening = row(ensemble.whitening, np.asarray(ensemble.chain)[members[0]])
+    whitening = row(ensemble.whitening, np.asarray(ensemble.params_of)[members[0]])
     shared = jax.device_put((whitening, ensemble.data))
     nothing = np.zeros((*shape, net.n_outputs))
     start = jax.device_put(Linked(Gaussian(nothing, nothing), np.ones(shape, bool)))  # type: ignore[arg-type]
@@ -388,28 +440,39 @@ def _rows(chunks: Sequence[Array | np.ndarray], n_rows: int) -> np.ndarray:
     return np.concatenate([np.asarray(c).reshape(-1, c.shape[-1]) for c in chunks])[:n_rows]
 
 
-def leave_one_out(ensemble: Ensemble) -> tuple[np.ndarray, np.ndarray]:
-    moments = compiled(predict.leave_one_out)(ensemble)
-    return np.asarray(moments.mean), np.asarray(moments.var)
+def leave_one_out(ensembles: Sequence[Ensemble]) -> Gaussian:
+    """Mixture over all members of their closed-form leave-one-out moments."""
+    voting = [each for each in ensembles if np.asarray(each.weights).sum() > 0.0]
+    parts = [compiled(predict.leave_one_out)(_normalised(each)) for each in voting]
+    shares = np.array([np.asarray(each.weights).sum() for each in voting])
+    return mixture(stack(parts), shares / shares.sum())
 
 
-def draw_joint(seed: int, ensemble: Ensemble, x: np.ndarray, n_samples: int) -> np.ndarray:
+def _normalised(ensemble: Ensemble) -> Ensemble:
+    weights = np.asarray(ensemble.weights)
+    return dataclasses.replace(ensemble, weights=weights / weights.sum())
+
+
+def draw_joint(
+    seed: int, ensembles: Sequence[Ensemble], x: np.ndarray, n_samples: int
+) -> np.ndarray:
     """Joint draws (n_samples, m, q), each from a member drawn by its weight.
 
     Rows are padded behind the true ones, whose draws do not depend on them.
     """
-    picks = np.random.default_rng(seed).choice(
-        len(ensemble.weights), n_samples, p=np.asarray(ensemble.weights)
-    )
-    draw_keys = keys(seed, DRAW_STREAM, n_samples)
+    weights = np.concatenate([np.asarray(each.weights) for each in ensembles])
+    places = [(each, k) for each in ensembles for k in range(len(each.weights))]
+    picks = np.random.default_rng(seed).choice(len(weights), n_samples, p=weights / weights.sum())
+    draw_keys = keys(n_samples, seed, DRAW_STREAM)
     factorise, draw = (compiled(of, ("network",)) for of in (predict.factors, predict.draw))
     rows = pad_rows(x, bucket(len(x)))
     draws: dict[int, Array] = {}
     for pick in np.unique(picks):
-        member = row(ensemble.members, pick)
-        factors = factorise(ensemble.network, member, ensemble.data)
+        ensemble, place = places[pick]
+        net, data, member = ensemble.network, ensemble.data, row(ensemble.members, place)
+        factors = factorise(net, member, data)
         for k in map(int, np.flatnonzero(picks == pick)):
-            draws[k] = draw(draw_keys[k], ensemble.network, factors, member, ensemble.data, rows)
+            draws[k] = draw(draw_keys[k], net, factors, member, data, rows)
     return np.stack([draws[k] for k in range(n_samples)])[:, : len(x)]
 
 
@@ -422,17 +485,62 @@ def extend_chains(
     """Chains over the grown data: latents are kept at old rows, and start at their conditional
     mean given the present imputation at new ones."""
     size = grown.x.shape[0]
-    new_rows = pad_rows(np.asarray(grown.x)[n_old : n_old + n_new], bucket(max(n_new, 1)))
-    program = compiled(predict.conditional_mean, ("network",))
-    members = build_members(net, chains, data)
-    means = [program(network=net, member=member, data=data, x=new_rows) for member in members]
-    grow = lambda old, new: pad_rows(np.concatenate([old[:n_old], new[:n_new]]), size)  # noqa: E731
+    new = slice(n_old, n_old + n_new)
+    means = _conditional_means(
+        net, chains, [data] * len(chains), [np.asarray(grown.x)[new]] * len(chains)
+    )
+    grow = lambda old, new: pad_rows(np.concatenate([old[:n_old], new]), size)  # noqa: E731
     return [
-        _with_latents(chain, to_numpy(jax.tree.map(grow, to_numpy(member.latents), to_numpy(mean))))
-        for chain, member, mean in zip(chains, members, means, strict=True)
+        with_latents(chain, jax.tree.map(grow, to_numpy(chain.imputation.latents), mean))
+        for chain, mean in zip(chains, means, strict=True)
     ]
 
 
-def _with_latents(chain: sem.Chain, latents: Latents) -> sem.Chain:
+def fill_in(
+    net: Network,
+    chains: Sequence[sem.Chain],
+    data: Sequence[Data],
+    x: np.ndarray,
+    left_out: np.ndarray,
+) -> list[sem.Chain]:
+    """Chains whose rows ``left_out`` (chains, n) start at their conditional mean given the others.
+
+    x (n, d) are the inputs of all rows.
+    """
+    rows = [np.flatnonzero(of_chain) for of_chain in left_out]
+    means = _conditional_means(net, chains, data, [x[of_chain] for of_chain in rows])
+    return [
+        with_latents(chain, jax.tree.map(_put_at(at), to_numpy(chain.imputation.latents), mean))
+        for chain, mean, at in zip(chains, means, rows, strict=True)
+    ]
+
+
+def _put_at(rows: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
+    def put(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
+        whole = whole.copy()
+        whole[rows] = part
+        return whole
+
+    return put
+
+
+def _conditional_means(
+    net: Network, chains: Sequence[sem.Chain], data: Sequence[Data], at: Sequence[np.ndarray]
+) -> list[Latents]:
+    """Hidden layers of each chain at its inputs ``at``, given its present imputation.
+
+    Inputs are padded to one bucket, so that one program serves all chains.
+    """
+    size = bucket(max(1, *(len(rows) for rows in at)))
+    program = compiled(predict.conditional_mean, ("network",))
+    means = [
+        program(network=net, member=member, data=of_chain, x=pad_rows(rows, size))
+        for member, of_chain, rows in zip(build_members(net, chains, data), data, at, strict=True)
+    ]
+    cut = lambda mean, n: jax.tree.map(lambda values: np.asarray(values)[:n], mean)  # noqa: E731
+    return [cut(mean, len(rows)) for mean, rows in zip(means, at, strict=True)]
+
+
+def with_latents(chain: sem.Chain, latents: Latents) -> sem.Chain:
     moved = dataclasses.replace(chain.imputation, latents=latents)
     return dataclasses.replace(chain, imputation=moved)

@@ -1,21 +1,42 @@
 """Scores of predictions against held-out outputs.
 
 Every function takes the observed outputs first and the predictive mean (and standard deviation)
-next, all of the same shape, and averages over all entries.
+next, all of the same shape. A score is averaged over all entries.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import ndtr, ndtri
+from scipy.special import logsumexp, ndtr, ndtri
+from scipy.stats import binom
 
 from deepemu.errors import InputError
 
-__all__ = ["coverage", "crps", "normalised_crps", "nrmsep", "scores"]
+__all__ = [
+    "CoverageTable",
+    "CoverageTails",
+    "coverage",
+    "coverage_table",
+    "coverage_test",
+    "crps",
+    "log_score",
+    "mixture_log_density",
+    "normalised_crps",
+    "nrmsep",
+    "pit",
+    "scores",
+    "standardised_errors",
+]
 
+LEVEL = 0.95
 _INV_SQRT_PI = 1.0 / np.sqrt(np.pi)
 _INV_SQRT_2PI = 1.0 / np.sqrt(2.0 * np.pi)
+_LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 
 
 def nrmsep(y: ArrayLike, mean: ArrayLike) -> float:
@@ -23,7 +44,7 @@ def nrmsep(y: ArrayLike, mean: ArrayLike) -> float:
 
     NRMSEP = sqrt(mean_i (y_i - mu_i)^2) / (max_i y_i - min_i y_i)
     """
-    y, mean = _checked(y=y, mean=mean)
+    y, mean = checked(y=y, mean=mean)
     return float(np.sqrt(np.mean((y - mean) ** 2)) / _output_range(y))
 
 
@@ -35,36 +56,185 @@ def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     Lower is better, in the units of y (Gneiting and Raftery 2007, equation 21). Where sigma = 0
     the prediction is a point and the score its absolute error.
     """
-    y, mean, std = _checked(y=y, mean=mean, std=std)
+    y, mean, std = checked(y=y, mean=mean, std=std)
     return float(np.mean(_normal_crps(y - mean, std)))
 
 
 def normalised_crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     """The CRPS divided by the range of the outputs, max_i y_i - min_i y_i."""
-    y, mean, std = _checked(y=y, mean=mean, std=std)
+    y, mean, std = checked(y=y, mean=mean, std=std)
     return crps(y, mean, std) / _output_range(y)
 
 
-def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = 0.95) -> float:
+def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = LEVEL) -> float:
     """Share of outputs inside the central normal interval of probability ``level``.
 
     |y_i - mu_i| <= z sigma_i,  z = Phi^{-1}((1 + level) / 2)
     """
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level must lie between 0 and 1, got {level}")
-    y, mean, std = _checked(y=y, mean=mean, std=std)
+    _check_level(level)
+    y, mean, std = checked(y=y, mean=mean, std=std)
     return float(np.mean(np.abs(y - mean) <= ndtri((1.0 + level) / 2.0) * std))
 
 
+class CoverageTails(NamedTuple):
+    """Probabilities of as few or as many outputs inside, were the intervals right."""
+
+    lower: float
+    upper: float
+
+
+def coverage_test(n_inside: int, n: int, level: float) -> CoverageTails:
+    """Whether ``n_inside`` of ``n`` outputs in intervals of probability ``level`` is plausible.
+
+    lower = P(X <= n_inside),  upper = P(X >= n_inside),  X ~ binomial(n, level)
+
+    A small ``lower`` (below 0.025, say) means that the intervals are too narrow, a small
+    ``upper`` that they are too wide. Outputs are taken as independent; errors of neighbouring
+    points are not, so that held-out points that lie close together count for fewer.
+    """
+    _check_level(level)
+    if not 0 <= n_inside <= n or n == 0:
+        raise InputError(f"n_inside must lie between 0 and n > 0, got {n_inside} of {n}")
+    return CoverageTails(
+        lower=float(binom.cdf(n_inside, n, level)),
+        upper=float(binom.sf(n_inside - 1, n, level)),
+    )
+
+
+@dataclass(frozen=True)
+class CoverageTable:
+    """How many of ``n`` outputs lie inside the intervals of each level; printed as a table."""
+
+    levels: tuple[float, ...]
+    n_inside: tuple[int, ...]
+    n: int
+
+    @property
+    def shares(self) -> tuple[float, ...]:
+        return tuple(inside / self.n for inside in self.n_inside)
+
+    @property
+    def tails(self) -> tuple[CoverageTails, ...]:
+        """:func:`coverage_test` of each level."""
+        counts = zip(self.n_inside, self.levels, strict=True)
+        return tuple(coverage_test(inside, self.n, level) for inside, level in counts)
+
+    def __str__(self) -> str:
+        rows = zip(self.levels, self.shares, self.tails, strict=True)
+        title = f"{'nominal':>7}  {'observed':>8}  {'P(as few)':>9}  {'P(as many)':>10}"
+        lines = [
+            f"{level:7.3g}  {share:8.3f}  {tails.lower:9.2g}  {tails.upper:10.2g}"
+            for level, share, tails in rows
+        ]
+        return "\n".join([title, *lines])
+
+
+def coverage_table(
+    y: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.99),
+) -> CoverageTable:
+    """:func:`coverage` at several levels, with the number of outputs it rests on."""
+    y, mean, std = checked(y=y, mean=mean, std=std)
+    inside = tuple(round(coverage(y, mean, std, level) * y.size) for level in levels)
+    return CoverageTable(tuple(levels), inside, y.size)
+
+
+def standardised_errors(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
+    """z = (y - mu) / sigma of each entry, standard normal if the predictions are right.
+
+    Where sigma = 0 it is 0 if the prediction is exact and otherwise infinite, with the sign of
+    the error.
+    """
+    y, mean, std = checked(y=y, mean=mean, std=std)
+    return _standardised(y - mean, std)
+
+
+def pit(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
+    """Probability integral transform Phi((y - mu) / sigma), uniform if the predictions are right.
+
+    Values heap up at 0 and 1 if the predictions are over-confident, in the middle if they are
+    too cautious, on one side if they are biased (Gneiting, Balabdaoui and Raftery 2007).
+    """
+    return ndtr(standardised_errors(y, mean, std))
+
+
+def log_score(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
+    """Logarithm of the normal predictive density at the outputs, averaged; higher is better.
+
+    mean_i [-log(sigma_i sqrt(2 pi)) - (y_i - mu_i)^2 / (2 sigma_i^2)]
+
+    A prediction with sigma = 0 makes it infinite, minus infinity as soon as one of them misses.
+    """
+    y, mean, std = checked(y=y, mean=mean, std=std)
+    log_density = _normal_log_density(y - mean, std)
+    missed = np.any(np.isneginf(log_density))
+    return -np.inf if missed else float(np.mean(log_density))
+
+
+def mixture_log_density(
+    y: ArrayLike, means: ArrayLike, variances: ArrayLike, weights: ArrayLike | None = None
+) -> np.ndarray:
+    """Logarithm of the density of a mixture of K normals at each entry of y.
+
+    log sum_k w_k N(y; m_k, v_k)
+
+    ``means`` and ``variances`` have the shape (K, *y.shape); the K weights are scaled to sum to
+    one, and are equal unless given. A component of variance zero is a point: it adds infinity
+    where y equals its mean and nothing elsewhere.
+    """
+    means, variances = components(means, variances)
+    (y,) = checked(y=y)
+    if means.shape[1:] != y.shape:
+        raise InputError(
+            f"means must have a row of shape {y.shape}, that of y, for each component, "
+            f"got {means.shape}"
+        )
+    w = shares(weights, len(means))
+    # Weight zero times density infinity is zero here, which logarithms do not know.
+    used = np.flatnonzero(w)
+    log_density = _normal_log_density(y - means[used], np.sqrt(variances[used]))
+    log_w = np.log(w[used]).reshape(-1, *[1] * y.ndim)
+    return logsumexp(log_w + log_density, axis=0)
+
+
 def scores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> dict[str, float]:
-    """All scores of this module by name, the coverage at level 0.95."""
-    y, mean, std = _checked(y=y, mean=mean, std=std)
+    """NRMSEP, CRPS, normalised CRPS and the coverage at level 0.95, by name."""
+    y, mean, std = checked(y=y, mean=mean, std=std)
     return {
         "nrmsep": nrmsep(y, mean),
         "crps": crps(y, mean, std),
         "normalised_crps": normalised_crps(y, mean, std),
         "coverage": coverage(y, mean, std),
     }
+
+
+def components(means: ArrayLike, variances: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances of K predictions as float64 arrays of one shape (K, ...)."""
+    m, v = checked(means=means, variances=variances)
+    if m.ndim == 0:
+        raise InputError("means and variances must have the shape (K, ...), one row a component")
+    return m, v
+
+
+def shares(weights: ArrayLike | None, n_components: int) -> np.ndarray:
+    """Weights of the components scaled to sum to one; equal unless given."""
+    if weights is None:
+        return np.full(n_components, 1.0 / n_components)
+    (w,) = checked(weights=weights)
+    if w.shape != (n_components,):
+        raise InputError(f"weights must have the shape ({n_components},), got {w.shape}")
+    if not np.any(w):
+        raise InputError("weights are all zero")
+    return w / np.sum(w)
+
+
+def real_array(name: str, value: ArrayLike) -> np.ndarray:
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} must be an array of real numbers") from error
 
 
 def _normal_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
@@ -81,6 +251,22 @@ def _normal_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
     return size + np.where(std > 0.0, correction, 0.0)
 
 
+def _standardised(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """The formula of :func:`standardised_errors`."""
+    exact = error == 0.0
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.where(exact, 0.0, error) / np.where(exact, 1.0, std)
+
+
+def _normal_log_density(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """The formula of :func:`log_score`; of a point, infinite at it and minus infinity elsewhere."""
+    point = std == 0.0
+    log_std = np.log(np.where(point, 1.0, std))
+    with np.errstate(over="ignore"):
+        of_normal = -0.5 * _standardised(error, std) ** 2 - log_std - _LOG_SQRT_2PI
+    return np.where(point & (error == 0.0), np.inf, of_normal)
+
+
 def _output_range(y: np.ndarray) -> float:
     spread = np.ptp(y)
     if spread == 0.0:
@@ -88,22 +274,15 @@ def _output_range(y: np.ndarray) -> float:
     return spread
 
 
-def _checked(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
-    """The arguments as float64 arrays of one shape, finite, not empty, with no negative std."""
-    checked = {name: _real_array(name, value) for name, value in arrays.items()}
+def checked(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
+    """The arguments as float64 arrays of one shape, finite, not empty, no negative spread."""
+    checked = {name: real_array(name, value) for name, value in arrays.items()}
     shapes = {name: array.shape for name, array in checked.items()}
     if len(set(shapes.values())) > 1:
         raise InputError(f"the arguments must have the same shape, got {_listed(shapes)}")
     for name, array in checked.items():
         _check_values(name, array)
     return tuple(checked.values())
-
-
-def _real_array(name: str, value: ArrayLike) -> np.ndarray:
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of real numbers") from error
 
 
 def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
@@ -115,5 +294,10 @@ def _check_values(name: str, array: np.ndarray) -> None:
         raise InputError(f"{name} is empty")
     if not np.all(np.isfinite(array)):
         raise InputError(f"{name} contains NaN or infinite values")
-    if name == "std" and np.any(array < 0.0):
-        raise InputError("std contains negative values")
+    if name in ("std", "variances", "weights") and np.any(array < 0.0):
+        raise InputError(f"{name} contains negative values")
+
+
+def _check_level(level: float) -> None:
+    if not 0.0 < level < 1.0:
+        raise InputError(f"level must lie between 0 and 1, got {level}")

@@ -23,3 +23,7 @@ class DataWarning(DeepemuWarning):
 
 class InterruptedFitWarning(DeepemuWarning):
     """Training was stopped early; the emulator uses what had been computed."""
+
+
+class ConvergenceWarning(DeepemuWarning):
+    """The emulator works, but its error bars deserve distrust; the message says what to do."""

@@ -1,216 +1,46 @@
 """`GP` and `DGP`: emulators with the interface of scikit-learn regressors."""
 
-from abc import ABCMeta, abstractmethod
+import dataclasses
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from typing import Any, Self
 
+import jax
 import numpy as np
-from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from deepemu import _boundary, _runtime, training
+from deepemu import training
 from deepemu._progress import wants_progress
+from deepemu.candidates import Candidate, Deep, Shallow
+from deepemu.convergence import inference_data
 from deepemu.core import impute, sem
-from deepemu.core.network import Data, Network
-from deepemu.core.priors import Prior
+from deepemu.core.network import Network, Params
+from deepemu.core.priors import Flat, Gamma, Independent, Prior
+from deepemu.emulator import FEWEST_ROWS, N_FOLDS, BaseEmulator
 from deepemu.errors import InputError
+from deepemu.imputation import Averaged, Drawn, Sampling
 from deepemu.layers import (
     ESTIMATE,
     Layer,
     build_network,
     checked_layers,
     is_real,
+    prior_by_name,
     require_choice,
+    require_flag,
     require_whole,
 )
-from deepemu.training import Plan, Trained
-from deepemu.validation import (
-    Replicates,
-    Scaling,
-    collapse_replicates,
-    require_numbers,
-    require_two_sites,
-    require_varied_columns,
-    scaling_of,
-    site_means,
-    warn_if_constant,
-    without_spread,
-)
+from deepemu.training import Plan
 
 WIDEST_DEFAULT = 6
 LONGEST_BLOCK = training.CHECK_EVERY
 STARTING_NUGGET = 1e-3
-ROWS_FOR_A_GPU = 200
-PAIR_TERMS_FOR_A_GPU = 5e9
+SAMPLED_NUGGET = Gamma(1.5, 3.9)
+KERNELS = ("matern52", "squared_exponential")
 SWEEPS: dict[str, impute.Moves] = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
+M_STEPS: dict[str, sem.MStep] = {"imputation": sem.Maximise(), "full_bayes": sem.Sample()}
 
 
-class _Emulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
-    """What every emulator does once it has an ensemble: predict, sample, score, grow."""
-
-    random_state: Any
-    device: str
-    n_jobs: int | None
-
-    @abstractmethod
-    def _layers(self, n_inputs: int) -> list[Layer]:
-        """The structure that the constructor's arguments describe."""
-
-    @abstractmethod
-    def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
-        """Train from scratch."""
-
-    @abstractmethod
-    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
-        """Train on from where chains over fewer rows ended."""
-
-    # --- fitting -----------------------------------------------------------------------------
-
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to inputs X (n, d) and outputs y (n,) or (n, q).
-
-        Inputs and outputs are scaled inside; predictions come back in the units of y.
-        """
-        x, outputs = self._checked(X, y, ensure_min_samples=2)
-        layers = self._layers(x.shape[1])
-        rows = outputs.reshape(len(x), -1)
-        network = build_network(layers, x.shape[1], rows.shape[1])
-        warn_if_constant(rows)
-        scaling = scaling_of(x, rows if _is_noisy(network) else site_means(x, rows))
-        sites = _sites(network, scaling, x, rows)
-        with self._training(len(sites.x)):
-            data = _packed(sites)
-            trained = self._train(network, layers, data, _seed_from(self.random_state))
-        self._one_dimensional, self._scaling = outputs.ndim == 1, scaling
-        return self._store(trained, sites, x.copy(), rows.copy())
-
-    def _checked(self, X: ArrayLike, y: ArrayLike, **rules: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Finite doubles of matching lengths; scikit-learn's messages where they are not."""
-        require_numbers(X, "X")
-        require_numbers(y, "y")
-        x, outputs = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, **rules
-        )
-        return x, np.asarray(outputs, dtype=np.float64)
-
-    def _store(self, trained: Trained, sites: Replicates, x: np.ndarray, y: np.ndarray) -> Self:
-        """All of the fitted state, at once and last, so that a failure changes nothing."""
-        self._x_train, self._y_train, self._site_data = x, y, sites
-        self._chains, self.ensemble_ = trained.chains, trained.ensemble
-        self.trace_ = _trace_in_words(trained.trace)
-        self.n_outputs_ = y.shape[1]
-        return self
-
-    def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
-        """Add rows and go on training from the present state.
-
-        A `DGP` runs a fifth of its iterations, and `trace_` shows those. Scaling is kept. Hidden
-        variables of new rows start at their conditional mean given each chain's last imputation.
-        """
-        check_is_fitted(self, "ensemble_")
-        x, outputs = self._checked(X_new, y_new, reset=False)
-        outputs = outputs.reshape(len(x), -1)
-        if outputs.shape[1] != self.n_outputs_:
-            raise InputError(
-                f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
-                f"{self.n_outputs_}; pass one column per output."
-            )
-        require_varied_columns(self._x_train, x)
-        rows_x = np.vstack([self._x_train, x])
-        rows_y = np.vstack([self._y_train, outputs])
-        sites = _sites(self.ensemble_.network, self._scaling, rows_x, rows_y)
-        n_before = len(self._site_data.x)
-        with self._training(len(sites.x)):
-            data = _packed(sites)
-            chains = _boundary.extend_chains(
-                self.ensemble_.network, self._chains, self.ensemble_.data, data,
-                n_before, len(sites.x) - n_before,
-            )  # fmt: skip
-            # With a fixed random_state, a seed of its own for each number of rows, which only
-            # grows: the draws of the fit and of earlier updates are used up.
-            seed = np.random.SeedSequence([_seed_from(self.random_state), len(rows_x)])
-            trained = self._go_on(chains, data, int(seed.generate_state(1)[0]))
-        return self._store(trained, sites, rows_x, rows_y)
-
-    # --- using -------------------------------------------------------------------------------
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        """Mean (and standard deviation) of the outputs at the rows of X.
-
-        The mean and variance of the mixture over all imputations of all chains. The variance is
-        that of a new run, so it includes the nugget; it is accurate to a few thousandths of the
-        nugget's share.
-        """
-        x = self._to_core(X)
-        work = len(x) * self._pair_terms()
-        with self._running(work >= PAIR_TERMS_FOR_A_GPU, len(x), len(self._site_data.x)):
-            mean, var = _boundary.predict_mixture(self.ensemble_, x)
-        mean = self._shape(self._scaling.mean_to_user(mean))
-        return (mean, self._shape(self._scaling.std_to_user(np.sqrt(var)))) if return_std else mean
-
-    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Joint draws at the rows of X: (m, n_samples), or (m, q, n_samples) for 2-d y.
-
-        Each draw takes one imputed network and draws every layer jointly over the rows.
-        """
-        require_whole("n_samples", n_samples)
-        x = self._to_core(X)
-        seed = _seed_from(random_state)
-        with self._running(False, 1, max(len(x), len(self._site_data.x))):
-            draws = _boundary.draw_joint(seed, self.ensemble_, x, int(n_samples))
-        draws = self._scaling.mean_to_user(draws)
-        return np.moveaxis(draws[..., 0] if self._one_dimensional else draws, 0, -1)
-
-    def loo(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation at each training row with that row's input left out.
-
-        Closed form, with all parameters kept. Exact for a `GP`. For a `DGP` it is conditional on
-        hidden variables that were imputed with the row present, and therefore optimistic: use
-        cross-validation for an honest score.
-        """
-        check_is_fitted(self, "ensemble_")
-        with self._running(False, 1, len(self._site_data.x)):
-            mean, var = _boundary.leave_one_out(self.ensemble_)
-        rows = self._site_data.site_of_row
-        mean, std = mean[rows], np.sqrt(var[rows])
-        return (
-            self._shape(self._scaling.mean_to_user(mean)),
-            self._shape(self._scaling.std_to_user(std)),
-        )
-
-    def _running(
-        self, worth_a_gpu: bool, n_programs: int, n_rows: int
-    ) -> AbstractContextManager[None]:
-        """The device and threads that the constructor asked for, for so many programs at once with
-        matrices of so many rows."""
-        runtime = _runtime.choose(self.device, self.n_jobs, worth_a_gpu)
-        return _runtime.running(runtime, _runtime.blas_threads(runtime, n_programs, n_rows))
-
-    def _training(self, n_rows: int) -> AbstractContextManager[None]:
-        return self._running(n_rows >= ROWS_FOR_A_GPU, self._n_programs(), n_rows)
-
-    def _n_programs(self) -> int:
-        """How many programs training runs side by side."""
-        return 1
-
-    def _pair_terms(self) -> int:
-        """Correlations of pairs of training rows that a prediction of one row adds up."""
-        return len(self.ensemble_.weights) * len(self._site_data.x) ** 2
-
-    def _to_core(self, X: ArrayLike) -> np.ndarray:
-        check_is_fitted(self, "ensemble_")
-        return self._scaling.x_to_core(validate_data(self, X, dtype=np.float64, reset=False))
-
-    def _shape(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if self._one_dimensional else values
-
-
-class GP(_Emulator):
+class GP(BaseEmulator):
     """Gaussian-process emulator: one layer, one lengthscale per input, robust prior.
 
     Parameters
@@ -256,27 +86,27 @@ class GP(_Emulator):
         self.device = device
         self.n_jobs = n_jobs
 
-    def _layers(self, n_inputs: int) -> list[Layer]:
-        return [
-            Layer(
-                kernel=self.kernel,
-                lengthscale=self.lengthscale,
-                prior=self.prior,
-                nugget=self.nugget,
-            )
-        ]
+    def _candidates(self, n_inputs: int, n_outputs: int, n_rows: int) -> list[Candidate]:
+        layer = Layer(
+            None, self.kernel, self.lengthscale, True, None, self.prior, None, self.nugget
+        )
+        return [_shallow(layer, n_inputs, n_outputs, n_folds=0)]
 
-    def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
-        (start,) = _starting_params(network, layers)
-        return training.train_single_layer(network, data, start, seed)
+    @property
+    def trace_(self) -> dict[str, Any]:
+        """The parameters that were found, in the form of `DGP.trace_`."""
+        check_is_fitted(self, "ensembles_")
+        return _trace_in_words(self._parts[0].trained.trace)
 
-    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
-        network = self.ensemble_.network
-        start = chains[0].params[0]
-        return training.train_single_layer(network, data, start, seed)
+    def loo(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation at each training row with that row's input left out.
+
+        Exact, in closed form, with all parameters kept.
+        """
+        return self._closed_form_loo()
 
 
-class DGP(_Emulator):
+class DGP(BaseEmulator):
     """Deep Gaussian-process emulator, trained by stochastic imputation with several chains.
 
     Parameters
@@ -300,7 +130,8 @@ class DGP(_Emulator):
         Independent chains whose mixture predicts.
     n_iter, burn_in, n_sweeps : int, float, int
         Iterations of stochastic EM, the share of them that is discarded before parameters are
-        averaged, and sweeps of imputation in each.
+        averaged (with stacking, half of the last 30 % of the iterations are averaged, whatever
+        ``burn_in`` is), and sweeps of imputation in each.
     n_imputations : int
         Imputed networks kept of each chain.
     sweep : {"node", "layer"}
@@ -308,13 +139,31 @@ class DGP(_Emulator):
     bracket : float
         Width of the slice bracket in units of the mean accepted angle; ``inf``: the full circle.
     n_scoring : int
-        Scoring steps of each maximisation.
+        Scoring steps of each maximisation; with full Bayes, moves of each node's parameters in an
+        iteration.
     early_stopping : bool
         Whether to end training before ``n_iter`` iterations once the chains' paths are stationary.
         Every 20 iterations, from the 60th on and with four chains or more, the second half of the
         paths is cut in two. Training ends if from one part to the other the log density rose by
         less than a standard error over chains, and the squared changes of the parameters, in
         standard errors, are on average no more than 1.4 times those of chains that go nowhere.
+        With stacking this holds for the first 70 % of ``n_iter``; the rest is always run. Full
+        Bayes runs all iterations: sampled paths look stationary long before they are.
+    stacking : bool
+        Whether chains vote by how well they predict rows that they were trained without. With four
+        chains and eight rows or more, each chain leaves out a quarter of the rows for the first
+        70 % of the iterations and predicts them; two plain Gaussian processes do the same. The
+        predictions set the chains' weights and a common scale of the standard deviations, and are
+        what `loo` and `summary` show. Otherwise all chains count the same.
+    inference : {"imputation", "full_bayes"}
+        Whether lengthscales, nuggets and scales that are not given are estimated by stochastic EM,
+        as in the paper, or sampled along with the hidden layers, so that the spread of predictions
+        includes what is not known of them. With full Bayes a scale has the prior p(σ²) ∝ 1/σ²,
+        ``trace_`` holds the sampled paths, and the imputed networks that are kept, ten iterations
+        apart after ``n_iter``, have parameters of their own: nothing is averaged, and ``burn_in``
+        is not used. A prior that depends on the range of a node's inputs ("reference") is only
+        approximately that of the joint posterior, because hidden layers are imputed without it.
+        A nugget that is sampled has a gamma(1.5, 3.9) prior unless another is given.
     random_state : int, RandomState or None
         The same integer gives the same emulator, whatever ``n_jobs`` is; from 500 rows on up to
         rounding, because LAPACK then uses idle cores.
@@ -346,6 +195,8 @@ class DGP(_Emulator):
         bracket: float = 16.0,
         n_scoring: int = 1,
         early_stopping: bool = True,
+        stacking: bool = True,
+        inference: str = "imputation",
         random_state: Any = 0,
         device: str = "auto",
         n_jobs: int | None = -1,
@@ -368,6 +219,8 @@ class DGP(_Emulator):
         self.bracket = bracket
         self.n_scoring = n_scoring
         self.early_stopping = early_stopping
+        self.stacking = stacking
+        self.inference = inference
         self.random_state = random_state
         self.device = device
         self.n_jobs = n_jobs
@@ -395,6 +248,7 @@ class DGP(_Emulator):
             "bracket": float("inf"),
             "n_scoring": 10,
             "early_stopping": False,
+            "stacking": False,
         }
         return cls(**(settings | changes))
 
@@ -412,70 +266,136 @@ class DGP(_Emulator):
         hidden = [Layer(width=width, **common)] * (self.depth - 1)
         return [*hidden, Layer(nugget=self.nugget, **common)]
 
-    def _n_programs(self) -> int:
+    def _candidates(self, n_inputs: int, n_outputs: int, n_rows: int) -> list[Candidate]:
+        require_flag("stacking", self.stacking)
         require_whole("n_chains", self.n_chains)
+        require_whole("n_iter", self.n_iter)
+        enough = self.n_chains >= N_FOLDS and n_rows >= FEWEST_ROWS and self.n_iter > 1
+        stacks = self.stacking and enough
+        deep = self.candidate(n_inputs, n_outputs, N_FOLDS if stacks else 0)
+        last = self._layers(n_inputs)[-1]
+        return [deep, *companions(last, n_inputs, n_outputs)] if stacks else [deep]
+
+    def candidate(self, n_inputs: int, n_outputs: int, n_folds: int) -> Deep:
+        """The deep network alone, trained without folds of rows in turn."""
+        require_choice(self.inference, "inference", tuple(M_STEPS))
+        layers = self._layers(n_inputs)
+        if self.inference == "full_bayes":
+            layers = [_with_proper_priors(layer) for layer in layers]
+        network = build_network(layers, n_inputs, n_outputs)
+        label = f"DGP, {_layers_in_words(network.depth)}, {_kernels_in_words(layers)}"
+        start, plan = _starting_params(network, layers), self._plan(n_folds)
+        return Deep(label, network, start, plan, self.n_chains)
+
+    def _n_programs(self) -> int:
         return self.n_chains
 
-    def _plan(self, n_iter: int) -> Plan:
-        for name in ("n_chains", "n_iter", "n_sweeps", "n_imputations", "n_scoring"):
+    def _shows_progress(self) -> bool:
+        return wants_progress(self.verbose)
+
+    def _plan(self, n_folds: int) -> Plan:
+        for name in ("n_sweeps", "n_imputations", "n_scoring"):
             require_whole(name, getattr(self, name))
         if not is_real(self.burn_in) or not 0 <= self.burn_in < 1:
             raise InputError(f"burn_in is {self.burn_in!r}; it must be at least 0 and below 1.")
         if not is_real(self.bracket) or not self.bracket > 0:
             raise InputError(f"bracket is {self.bracket!r}; it must be a positive number.")
         require_choice(self.sweep, "sweep", tuple(SWEEPS))
-        if not isinstance(self.early_stopping, bool | np.bool_):
-            raise InputError(
-                f"early_stopping is {self.early_stopping!r}; it must be True or False."
-            )
+        require_flag("early_stopping", self.early_stopping)
+        m_step = M_STEPS[self.inference]
+        samples = m_step == sem.Sample()
+        between = Drawn(self.n_sweeps, self.n_scoring) if samples else Averaged()
+        schedule = sem.Schedule(SWEEPS[self.sweep], LONGEST_BLOCK, m_step=m_step)
         return Plan(
-            sem.Schedule(SWEEPS[self.sweep], LONGEST_BLOCK),
-            n_iter,
+            Sampling(schedule, float(self.bracket), between),
+            self.n_iter,
             float(self.burn_in),
             self.n_sweeps,
             self.n_scoring,
-            float(self.bracket),
             self.n_imputations,
-            bool(self.early_stopping),
+            bool(self.early_stopping) and not samples,
+            n_folds,
         )
 
-    def _train(self, network: Network, layers: list[Layer], data: Data, seed: int) -> Trained:
-        plan = self._plan(self.n_iter)
-        params = _starting_params(network, layers)
-        n_sites = int(np.sum(np.asarray(data.counts) > 0))
-        latents = training.starting_latents(network, np.asarray(data.x)[:n_sites], data.x.shape[0])
-        chains = training.start_chains(plan, params, latents, self.n_chains)
-        return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
+    @property
+    def trace_(self) -> dict[str, Any]:
+        """Paths of the deep network's parameters on the natural scale: for each layer an array
+        (chains, iterations, nodes, …); and of the log density.
 
-    def _go_on(self, chains: list[sem.Chain], data: Data, seed: int) -> Trained:
-        """A fifth of the iterations: the chains start where they were."""
-        plan = self._plan(max(self.n_iter // 5, 1))
-        network = self.ensemble_.network
-        return training.train(seed, network, plan, chains, data, wants_progress(self.verbose))
+        With stacking, each chain does without a quarter of the rows in the first 70 % of them.
+        """
+        check_is_fitted(self, "ensembles_")
+        return _trace_in_words(self._parts[0].trained.trace)
+
+    def loo(self, conditional: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation at each training row, by chains trained without it.
+
+        Each row is predicted by the chains that left out its quarter of the rows in the first part
+        of training, and by the Gaussian processes refitted without it. ``conditional=True``
+        gives closed-form leave-one-out instead: it keeps parameters and hidden variables that
+        were found with the row present, and is much too kind for a deep network.
+        """
+        require_flag("conditional", conditional)
+        if conditional:
+            return self._closed_form_loo()
+        return self._held_out()
+
+    def to_arviz(self) -> Any:
+        """The paths of `trace_` as ArviZ knows them, one variable for each kind and layer.
+
+        Of iterations with all rows only: with stacking, the last 30 %. With
+        ``inference="full_bayes"`` they are draws, else iterates of stochastic EM. What is held
+        is left out. Needs ArviZ.
+        """
+        check_is_fitted(self, "ensembles_")
+        trained = self._parts[0].trained
+        together = jax.tree.map(lambda path: path[:, -trained.n_together :], trained.trace)
+        trace = _trace_in_words(together)
+        layers = range(len(trace["scale"]))
+        kinds = ("lengthscale", "scale", "nugget")
+        paths = {f"{kind}_{layer + 1}": trace[kind][layer] for kind in kinds for layer in layers}
+        moving = {name: path for name, path in paths.items() if np.ptp(path) > 0.0}
+        return inference_data(moving | {"log_density": trace["log_density"]})
 
 
-def _seed_from(random_state: Any) -> int:
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+def _with_proper_priors(layer: Layer) -> Layer:
+    """The layer with a prior that can be sampled: flat in the nugget, all would be noise."""
+    if layer.width is not None and layer.scale == ESTIMATE:
+        raise InputError(
+            "scale of a hidden layer is 'estimate', which inference='full_bayes' cannot sample: "
+            "its posterior is improper; give a number or None."
+        )
+    prior = prior_by_name(layer.prior)
+    if layer.nugget != ESTIMATE or not isinstance(prior, Independent) or prior.nugget != Flat():
+        return layer
+    return dataclasses.replace(layer, prior=dataclasses.replace(prior, nugget=SAMPLED_NUGGET))
 
 
-def _packed(sites: Replicates) -> Data:
-    """Sites as the core takes them: replicates' squares matter only in sum."""
-    return _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
+def _shallow(layer: Layer, n_inputs: int, n_outputs: int, n_folds: int) -> Shallow:
+    network = build_network([layer], n_inputs, n_outputs)
+    start = _starting_params(network, [layer])
+    return Shallow(f"GP, {_kernels_in_words([layer])}", network, start, n_folds)
 
 
-def _is_noisy(network: Network) -> bool:
-    """Whether outputs scatter about the emulated function, so that replicates differ."""
-    return network.layers[-1].free_nugget
+def companions(last: Layer, n_inputs: int, n_outputs: int) -> list[Shallow]:
+    """Plain Gaussian processes with the noise model of a deep network's last layer."""
+    layers = [Layer(kernel=k, prior="reference", nugget=last.nugget) for k in KERNELS]
+    return [_shallow(layer, n_inputs, n_outputs, N_FOLDS) for layer in layers]
 
 
-def _sites(network: Network, scaling: Scaling, x: np.ndarray, y: np.ndarray) -> Replicates:
-    """The training data in core units, one row for each distinct input."""
-    sites = collapse_replicates(scaling.x_to_core(x), scaling.y_to_core(y))
-    require_two_sites(sites, len(x))
-    return sites if _is_noisy(network) else without_spread(sites)
+def _layers_in_words(depth: int) -> str:
+    return "1 layer" if depth == 1 else f"{depth} layers"
 
 
-def _starting_params(network: Network, layers: list[Layer]) -> Any:
+def _kernels_in_words(layers: Sequence[Layer]) -> str:
+    return " / ".join(dict.fromkeys(words(layer.kernel) for layer in layers))
+
+
+def words(kernel: str) -> str:
+    return kernel.replace("_", " ")
+
+
+def _starting_params(network: Network, layers: Sequence[Layer]) -> Params:
     scales = [float(layer.scale) if is_real(layer.scale) else 1.0 for layer in layers]
     nuggets = [
         STARTING_NUGGET if layer.nugget == ESTIMATE else float(layer.nugget) for layer in layers

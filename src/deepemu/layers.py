@@ -70,11 +70,7 @@ def build_network(layers: Sequence[Layer], n_inputs: int, n_outputs: int) -> Net
             f"the last layer has width {width} but y has {n_outputs} column(s); make them equal.",
         )
         n_previous = specs[-1].width if specs else 0
-        _require(
-            isinstance(layer.connect_input, bool | np.bool_),
-            f"connect_input of layer {index + 1} is {layer.connect_input!r}; it must be True or "
-            "False.",
-        )
+        require_flag(f"connect_input of layer {index + 1}", layer.connect_input)
         connected = bool(layer.connect_input) or index == 0
         specs.append(_spec(layer, index, int(width), n_previous + connected * n_inputs))  # type: ignore[arg-type]
     return Network(n_inputs, tuple(specs))
@@ -157,6 +153,11 @@ def is_real(value: object) -> TypeGuard[float]:
 def require_choice(value: object, name: str, choices: Sequence[str]) -> None:
     known = isinstance(value, str) and value in choices
     _require(known, f"{name} is {value!r}; choose one of {', '.join(choices)}.")
+
+
+def require_flag(name: str, value: object) -> None:
+    flag = isinstance(value, bool | np.bool_)
+    _require(flag, f"{name} is {value!r}; it must be True or False.")
 
 
 def require_whole(name: str, value: object) -> None:

@@ -1,23 +1,26 @@
 """The host side of training: chains, blocks, averaging, and the ensemble that comes out."""
 
 import time
-import warnings
 from dataclasses import dataclass
 
 import jax
 import numpy as np
 
-from deepemu import _boundary
+from deepemu import _boundary, folds, imputation
 from deepemu._progress import Interrupt, Progress, deferred_interrupt
 from deepemu.core import impute, sem
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
-from deepemu.core.predict import Ensemble, Member
-from deepemu.errors import InterruptedFitWarning, NumericalError
+from deepemu.core.predict import Ensemble
+from deepemu.folds import HeldOut, pack
+from deepemu.imputation import Keep, Sampling
+from deepemu.validation import Replicates
 
 BURN_STEPS = 4
 THIN_STEPS = 2
 BLOCK_SECONDS = 0.5
 CHECK_EVERY = 20
+# Iterations with all sites after those without a fold, and the part of them before averages.
+SHARE_TOGETHER, LAST_BURN_IN = 0.3, 0.5
 FEWEST_ITERATIONS = 60
 FEWEST_CHAINS = 4
 LARGEST_DRIFT = 1.4
@@ -25,6 +28,7 @@ ROUND_OFF = 1e-9
 GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
 GP_SCOUT_STEPS = 15
 GP_STEPS = 200
+GP_FOLD_STEPS = 20
 GP_TOLERANCE = 1e-7
 
 
@@ -32,35 +36,47 @@ GP_TOLERANCE = 1e-7
 class Plan:
     """How long to train and how much to keep."""
 
-    schedule: sem.Schedule
+    sampling: Sampling
     n_iter: int
     burn_in: float
     n_sweeps: int
     n_scoring: int
-    bracket: float
     n_imputations: int
     stops_early: bool
+    n_folds: int
+
+    @property
+    def kept(self) -> Keep:
+        """Imputations two I-steps apart, after four more for averaged parameters to take hold."""
+        first = (BURN_STEPS + THIN_STEPS) * self.n_sweeps
+        later = (THIN_STEPS * self.n_sweeps,) * (self.n_imputations - 1)
+        return Keep((first, *later), (_boundary.KEEP_STREAM,))
 
 
 @dataclass(frozen=True)
 class Trained:
-    """An ensemble, the chains it came from (to go on from), and their traces.
+    """An ensemble, the chains it came from (to go on from), their traces, and predictions of sites
+    that they had not seen.
 
-    ``trace`` has leading axes (chains, iterations).
+    ``trace`` has leading axes (chains, iterations); all chains had all sites in the last
+    ``n_together`` of them.
     """
 
     ensemble: Ensemble
     chains: list[sem.Chain]
     trace: sem.Trace
+    n_together: int
+    held_out: HeldOut | None
+    interrupted: bool = False
 
 
 def starting_params(network: Network, scales: list[float], nuggets: list[float]) -> Params:
     """Lengthscales of 1, and the given scale and nugget for each layer."""
     return tuple(
         LayerParams(
-            _boundary.array(np.zeros((spec.width, spec.n_columns))),
-            _boundary.array(np.full(spec.width, np.log(scale))),
-            _boundary.array(np.full(spec.width, np.log(nugget))),
+            np.zeros((spec.width, spec.n_columns)),  # type: ignore[arg-type]
+            np.full(spec.width, np.log(scale)),  # type: ignore[arg-type]
+            np.full(spec.width, np.log(nugget)),  # type: ignore[arg-type]
         )
         for spec, scale, nugget in zip(network.layers, scales, nuggets, strict=True)
     )
@@ -101,7 +117,18 @@ def starting_imputation(latents: Latents, bracket_factor: float) -> impute.Imput
 
 def start_chains(plan: Plan, params: Params, latents: Latents, n_chains: int) -> list[sem.Chain]:
     """Equal chains; their keys will make them differ."""
-    return [sem.Chain(params, starting_imputation(latents, plan.bracket))] * n_chains
+    return [sem.Chain(params, starting_imputation(latents, plan.sampling.bracket))] * n_chains
+
+
+@dataclass(frozen=True)
+class Run:
+    """What all parts of a training run share."""
+
+    seed: int
+    network: Network
+    plan: Plan
+    progress: Progress
+    interrupt: Interrupt
 
 
 def train(
@@ -109,35 +136,96 @@ def train(
     network: Network,
     plan: Plan,
     chains: list[sem.Chain],
-    data: Data,
+    sites: Replicates,
     show_progress: bool,
 ) -> Trained:
     """SEM for all chains, block by block; then imputations with the averaged parameters.
 
-    A Ctrl-C ends training after the current block, and the ensemble is built from what is there.
+    With folds, each chain is first trained without the sites of a fold, which it then predicts,
+    and goes on with all sites. A Ctrl-C ends training after the current block, and the ensemble
+    is built from what is there.
     """
-    keys = _boundary.keys(seed, _boundary.TRAIN_STREAM, len(chains))
-    effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.bracket, True)
-    steps = plan.n_iter + plan.n_imputations
-    blocks = Blocks(plan)
+    n_steps = plan.n_iter + plan.n_imputations * plan.sampling.between.n_iterations
     with (
         deferred_interrupt() as interrupt,
-        Progress("training", steps * len(chains), show_progress) as progress,
+        Progress("training", n_steps * len(chains), show_progress) as progress,
     ):
-        while blocks.n_next and not (interrupt.requested and blocks.n_done):
-            began = time.monotonic()
-            chains, trace = _boundary.train_block(
-                keys, network, plan.schedule, effort, chains, data, blocks.n_done, blocks.n_next,
-                progress.advance,
-            )  # fmt: skip
-            blocks.add(trace, time.monotonic() - began)
-        _require_finite(blocks.trace.log_density)
-        chains = _average_late(plan, chains, blocks.trace)
-        if blocks.n_next:
-            _warn_interrupted(f"{blocks.n_done} of {plan.n_iter} iterations")
+        run = Run(seed, network, plan, progress, interrupt)
+        paths = (
+            _with_folds(run, chains, sites) if plan.n_folds else _all_at_once(run, chains, sites)
+        )
+        n_done = paths.trace.log_density.shape[1]
+        interrupted = interrupt.requested
+        if interrupted:
+            imputation.warn_interrupted(f"{n_done} of {plan.n_iter} iterations")
             interrupt.requested = False
-        progress.skip((plan.n_iter - blocks.n_done) * len(chains))
-        return _impute(seed, network, plan, chains, data, blocks.trace, progress, interrupt)
+        progress.skip((plan.n_iter - n_done) * len(chains))
+        ensemble, chains = imputation.keep(
+            seed, network, plan.sampling, plan.kept, paths.chains, pack(sites),
+            progress.advance, interrupt,
+        )  # fmt: skip
+        ends = [_boundary.to_numpy(chain) for chain in chains]
+        interrupted = interrupted or interrupt.requested
+        return Trained(ensemble, ends, paths.trace, paths.n_together, paths.held_out, interrupted)
+
+
+@dataclass(frozen=True)
+class Paths:
+    """Chains with their parameters averaged, the way they came, and what they predicted unseen."""
+
+    chains: list[sem.Chain]
+    trace: sem.Trace
+    n_together: int
+    held_out: HeldOut | None = None
+
+
+def _all_at_once(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
+    plan = run.plan
+    chains, trace = _iterate(
+        run, 0, plan.n_iter, plan.stops_early, chains, [pack(sites)] * len(chains)
+    )
+    n_done = trace.log_density.shape[1]
+    return Paths(_settle(run, chains, trace, plan.burn_in), trace, n_done)
+
+
+def _with_folds(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
+    """First each chain without a fold, which it predicts; then all chains with all sites."""
+    plan, n_last = run.plan, max(round(SHARE_TOGETHER * run.plan.n_iter), 1)
+    left_out = folds.left_out(run.seed, len(sites.x), len(chains), plan.n_folds)
+    chains = [folds.forget(chain, rows) for chain, rows in zip(chains, left_out, strict=True)]
+    data = [folds.pack_without(sites, rows) for rows in left_out]
+    n_first = max(plan.n_iter - n_last, 1)
+    chains, apart = _iterate(run, 0, n_first, plan.stops_early, chains, data)
+    chains = _settle(run, chains, apart, plan.burn_in)
+    chains, held_out = folds.hold_out(run.seed, run.network, plan.sampling, chains, sites, left_out)
+    chains = _boundary.fill_in(run.network, chains, data, sites.x, left_out)
+    chains, together = _iterate(run, 1, n_last, False, chains, [pack(sites)] * len(chains))
+    trace = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), apart, together)
+    n_together = together.log_density.shape[1]
+    return Paths(_settle(run, chains, together, LAST_BURN_IN), trace, n_together, held_out)
+
+
+def _iterate(
+    run: Run,
+    part: int,
+    n_iter: int,
+    stops_early: bool,
+    chains: list[sem.Chain],
+    data: list[Data],
+) -> tuple[list[sem.Chain], sem.Trace]:
+    """Iterations of SEM up to ``n_iter``, until the paths have settled, or until a Ctrl-C."""
+    plan, blocks = run.plan, Blocks(n_iter, stops_early)
+    keys = _boundary.keys(len(chains), run.seed, _boundary.TRAIN_STREAM, part)
+    effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.sampling.bracket, True)
+    while blocks.n_next and not (run.interrupt.requested and blocks.n_done):
+        began = time.monotonic()
+        chains, trace = _boundary.train_block(
+            keys, run.network, plan.sampling.schedule, effort, chains, data, blocks.n_done,
+            blocks.n_next, run.progress.advance,
+        )  # fmt: skip
+        blocks.add(trace, time.monotonic() - began)
+    imputation.require_finite(blocks.trace.log_density)
+    return chains, blocks.trace
 
 
 class Blocks:
@@ -148,8 +236,8 @@ class Blocks:
     iteration.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, n_iter: int, stops_early: bool) -> None:
+        self._n_iter, self._stops_early = n_iter, stops_early
         self._traces: list[sem.Trace] = []
         self._length = 1
         self._settled = False
@@ -161,7 +249,7 @@ class Blocks:
         if self._settled:
             return 0
         until_check = CHECK_EVERY - self.n_done % CHECK_EVERY
-        return min(self._length, until_check, self._plan.n_iter - self.n_done)
+        return min(self._length, until_check, self._n_iter - self.n_done)
 
     @property
     def trace(self) -> sem.Trace:
@@ -173,7 +261,7 @@ class Blocks:
         self.n_done += n_iterations
         wanted = n_iterations * BLOCK_SECONDS / max(seconds, 1e-6)
         self._length = int(np.clip(wanted, 1, 2 * self._length))
-        if self._plan.stops_early and self.n_done % CHECK_EVERY == 0:
+        if self._stops_early and self.n_done % CHECK_EVERY == 0:
             self._settled = has_settled(self.trace)
 
 
@@ -211,96 +299,56 @@ def average(path: np.ndarray) -> np.ndarray:
     return np.log(np.mean(np.exp(path), axis=1))
 
 
-def _warn_interrupted(done: str) -> None:
-    warnings.warn(
-        f"Training was interrupted after {done}; the emulator uses those. "
-        "Fit again to train in full.",
-        InterruptedFitWarning,
-        stacklevel=5,
-    )
-
-
-def _average_late(plan: Plan, chains: list[sem.Chain], trace: sem.Trace) -> list[sem.Chain]:
-    """Each chain with its parameters averaged over the iterations after burn-in."""
+def _settle(run: Run, chains: list[sem.Chain], trace: sem.Trace, burn_in: float) -> list[sem.Chain]:
+    """Each chain with its parameters averaged over the iterations after burn-in; as it is where
+    parameters are drawn."""
+    if not run.plan.sampling.between.shares_parameters:
+        return chains
     n_done = trace.log_density.shape[1]
-    burn = min(int(plan.burn_in * n_done), n_done - 1)
+    burn = min(int(burn_in * n_done), n_done - 1)
     averages = jax.tree.map(lambda path: average(path[:, burn:]), trace.params)
     return [
         sem.Chain(_boundary.row(averages, k), chain.imputation) for k, chain in enumerate(chains)
     ]
 
 
-def _impute(
-    seed: int,
-    network: Network,
-    plan: Plan,
-    chains: list[sem.Chain],
-    data: Data,
-    trace: sem.Trace,
-    progress: Progress,
-    interrupt: Interrupt,
+def train_single_layer(
+    network: Network, sites: Replicates, params: LayerParams, seed: int, n_folds: int
 ) -> Trained:
-    """Imputed networks of all chains with their parameters held, ordered by chain.
-
-    The training program serves with no scoring steps. Imputations are two I-steps' sweeps apart,
-    after four more for the averaged parameters to take hold. A Ctrl-C keeps those that are there.
-    """
-    members: _boundary.Shelf[Member] = _boundary.Shelf(len(chains), plan.n_imputations)
-    for index in range(plan.n_imputations):
-        n_steps = THIN_STEPS + (BURN_STEPS if index == 0 else 0)
-        effort = _boundary.effort(plan.n_sweeps * n_steps, 0, plan.bracket, False)
-        keys = _boundary.keys(seed, _boundary.KEEP_STREAM + index, len(chains))
-        chains, _ = _boundary.train_block(
-            keys, network, plan.schedule, effort, chains, data, 0, 1, progress.advance
-        )
-        members.put(_boundary.build_members(network, chains, data))
-        if interrupt.requested and index + 1 < plan.n_imputations:
-            _warn_interrupted(f"{index + 1} of {plan.n_imputations} imputations")
-            break
-    ensemble = _ensemble(network, data, chains, members)
-    return Trained(ensemble, [_boundary.to_numpy(chain) for chain in chains], trace)
-
-
-def _ensemble(
-    network: Network, data: Data, chains: list[sem.Chain], members: _boundary.Shelf[Member]
-) -> Ensemble:
-    """Members ordered by chain, with equal weights."""
-    stacked, chain = members.ordered(), np.repeat(np.arange(len(chains)), members.n_put)
-    _require_finite(stacked.alpha)
-    jax.tree.map(_require_finite, [link.alpha for link in stacked.links])
-    return _boundary.to_numpy(
-        Ensemble(
-            network,
-            data,
-            stacked,
-            _boundary.indices(chain),
-            _boundary.build_whitening(network, chains, data),
-            _boundary.array(np.full(len(chain), 1.0 / len(chain))),
-        )
-    )
-
-
-def _require_finite(values: jax.Array) -> None:
-    if not np.all(np.isfinite(values)):
-        raise NumericalError(
-            "A correlation matrix was not positive definite in double precision; "
-            "raise the nugget (for instance to 1e-5) or remove rows of X that nearly coincide."
-        )
-
-
-def train_single_layer(network: Network, data: Data, params: LayerParams, seed: int) -> Trained:
     """A plain Gaussian process: the best of several ascents, and one member."""
-    starts = _gp_starts(params, seed)
+    starts, data = _gp_starts(params, seed), pack(sites)
     fitted, values = _boundary.fit_single_layer(
         network, starts, data, GP_SCOUT_STEPS, GP_STEPS, GP_TOLERANCE
     )
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
-    _require_finite(trace.log_density)
+    imputation.require_finite(trace.log_density)
     chains = [_boundary.to_numpy(sem.Chain((fitted,), starting_imputation((), 1.0)))]
-    members: _boundary.Shelf[Member] = _boundary.Shelf(len(chains), 1)
-    members.put(_boundary.build_members(network, chains, data))
-    return Trained(_ensemble(network, data, chains, members), chains, trace)
+    held_out = _refit_folds(network, sites, fitted, starts, seed, n_folds) if n_folds else None
+    return Trained(imputation.as_they_are(network, data, chains), chains, trace, 1, held_out)
+
+
+def _refit_folds(
+    network: Network,
+    sites: Replicates,
+    fitted: LayerParams,
+    starts: LayerParams,
+    seed: int,
+    n_folds: int,
+) -> HeldOut:
+    """Predictions of each fold by the process without it, from parameters that climb on from the
+    best of all rows: the same program, given that point as its only start."""
+    again = jax.tree.map(lambda best, all_: np.broadcast_to(best, all_.shape), fitted, starts)
+    n_folds = min(n_folds, len(sites.x))
+    left_out = folds.left_out(seed, len(sites.x), n_folds, n_folds)
+    parts = []
+    for rows in left_out:
+        data = folds.pack_without(sites, rows)
+        params, _ = _boundary.fit_single_layer(network, again, data, 0, GP_FOLD_STEPS, GP_TOLERANCE)
+        chains = [sem.Chain((params,), starting_imputation((), 1.0))]
+        ensemble = imputation.as_they_are(network, data, chains)
+        parts.append(_boundary.predict_chains([(ensemble, 0)], sites.x[rows]))
+    return folds.one_row(parts, left_out)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:

@@ -231,7 +231,9 @@ def test_leave_one_out_is_a_mixture_of_refits(x, y):
     stacked = jax.tree.map(lambda *each: jnp.stack(each), *(member for _, member, _ in fitted))
     weights = np.array([0.25, 0.75])
     net, _, data = fitted[0]
-    loo = leave_one_out(Ensemble(net, data, stacked, jnp.arange(2), None, jnp.asarray(weights)))
+    loo = leave_one_out(
+        Ensemble(net, data, stacked, jnp.arange(2), jnp.arange(2), None, jnp.asarray(weights))
+    )
     for i, p in np.ndindex(N_ROWS, 2):
         kept = np.arange(N_ROWS) != i
         each = [nodes[p].predict(x[kept], y[kept, p], x[[i]]) for nodes in members]

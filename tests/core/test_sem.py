@@ -168,10 +168,11 @@ TWO_LAYERS = Network(
 )
 
 
-@pytest.fixture
-def train(x, y):
+@pytest.fixture(params=[sem.Maximise(), sem.Sample()], ids=["maximise", "sample"])
+def train(request, x, y):
     """Train two layers with two outputs for some iterations of a block."""
-    data, schedule = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1)), Schedule(NodeWise(), BLOCK)
+    data = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1))
+    schedule = Schedule(NodeWise(), BLOCK, m_step=request.param)
     return lambda spent, n_iterations, seed=0, first=0, start=None: train_block(
         jnp.array([0, seed], jnp.uint32), TWO_LAYERS, schedule, spent,
         start or start_of(TWO_LAYERS), data,
@@ -204,6 +205,7 @@ def test_blocks_may_be_cut_anywhere(train):
     jax.tree.map(np.testing.assert_array_equal, whole, rest)
 
 
+@pytest.mark.parametrize("train", [sem.Maximise()], indirect=True)
 def test_the_trace_holds_the_complete_data_log_density(train, x, y):
     chain, trace = train(effort(1, 3), 1)
     outputs = np.stack([y, x[:, 0] ** 2], axis=1)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from scipy import special
 
 from deepemu.core import slice as slice_
 
@@ -136,3 +137,48 @@ def test_it_stays_put_exactly_where_nothing_is_acceptable(rng, bad):
     assert value == -3.25
     assert info.angle == 0.0
     assert info.evaluations == slice_.MAX_EVALUATIONS
+
+
+# --- along a line ----------------------------------------------------------------------------
+
+SHAPE = 1.5
+
+
+def log_gamma_density(x):
+    """Of the logarithm of a gamma variable, which is skew."""
+    return jnp.sum(SHAPE * x - jnp.exp(x))
+
+
+def test_a_line_passes_through_position_along_direction(rng):
+    position, direction = jnp.asarray(rng.normal(size=(2, 5)))
+    at = functools.partial(slice_.on_line, position, direction)
+    np.testing.assert_array_equal(at(0.0), position)
+    np.testing.assert_allclose(at(-0.4), position - 0.4 * direction, rtol=1e-14)
+
+
+@pytest.mark.parametrize("bracket", [0.7, 4.0])
+def test_a_density_is_left_invariant_along_a_line(bracket, rng):
+    """Ends of short runs from exact draws are exact draws: independent, with known moments."""
+    n_runs, n_moves = 20_000, 4
+
+    def run_from(key, start):
+        def move(position, key):
+            key_direction, key_step = jax.random.split(key)
+            direction = jax.random.normal(key_direction, position.shape)
+            current = log_gamma_density(position)
+            return slice_.step(
+                uniforms(key_step), position, direction, log_gamma_density, current, bracket,
+                slice_.on_line,
+            )[0], None  # fmt: skip
+
+        return jax.lax.scan(move, start, jax.random.split(key, n_moves))[0]
+
+    starts = np.log(rng.gamma(SHAPE, size=(n_runs, 2)))
+    keys = jax.random.split(jax.random.key(7), n_runs)
+    ends = np.asarray(jax.jit(jax.vmap(run_from))(keys, starts))
+    centred = ends - special.digamma(SHAPE)
+    statistics = np.hstack([centred, centred**2, centred[:, :1] * centred[:, 1:], centred**3])
+    variance, skewness = special.polygamma([1, 2], SHAPE)
+    expected = np.array([0, 0, variance, variance, 0, skewness, skewness])
+    assert np.abs(oracles.in_standard_errors(statistics, expected)).max() < 4
+    assert np.corrcoef(starts[:, 0], ends[:, 0])[0, 1] < 0.95

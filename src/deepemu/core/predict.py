@@ -47,14 +47,16 @@ class Member:
 class Ensemble:
     """Imputed networks of all chains, stacked along the first axis, with mixture weights.
 
-    ``whitening`` (chains, P, n, n) holds L⁻¹ of the first layer's nodes. It depends on x and the
-    parameters only, so the imputations of a chain share it; ``chain`` says whose a member is.
+    ``whitening`` (sets, P, n, n) holds L⁻¹ of the first layer's nodes. It depends on x and the
+    parameters only, so members with the same set of parameters share it. ``chain`` says whose a
+    member is, ``params_of`` which set of parameters it has.
     """
 
     network: Network = field(metadata={"static": True})
     data: Data
     members: Member
     chain: Array
+    params_of: Array
     whitening: Array
     weights: Array
 

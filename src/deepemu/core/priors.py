@@ -3,8 +3,9 @@
 A marginal prior is a density of one positive number; a joint prior is a density of all
 lengthscales of a node and its nugget. Densities are up to a constant, are taken with respect to
 the parameter itself (not its logarithm, so no Jacobian appears), and are functions of logarithms;
-`Reference` is, as published, a density of the inverse lengthscales. Priors enter the M-step only:
-that of a hidden node's parameters is no part of what its latent variables are sampled from.
+`Reference` is, as published, a density of the inverse lengthscales. A joint prior's
+``log_jacobian`` turns it into a density of the logarithms. Priors enter the M-step only: that of a
+hidden node's parameters is no part of what its latent variables are sampled from.
 """
 
 from dataclasses import dataclass
@@ -88,6 +89,10 @@ class Independent:
         terms = self.lengthscale.log_density(log_lengthscale)
         return jnp.sum(geometry.weight * terms) + self.nugget.log_density(log_nugget)
 
+    def log_jacobian(self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry) -> Array:
+        """log |∂(γ, η)/∂(log γ, log η)| = Σ_d log γ_d + log η."""
+        return jnp.sum(geometry.weight * log_lengthscale) + log_nugget
+
     def curvature(
         self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry
     ) -> tuple[Array, Array]:
@@ -111,6 +116,10 @@ class Reference:
     def log_density(self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry) -> Array:
         roughness = jnp.sum(self._roughness(log_lengthscale, geometry)) + jnp.exp(log_nugget)
         return self.exponent * jnp.log(roughness) - self._decay(geometry) * roughness
+
+    def log_jacobian(self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry) -> Array:
+        """log |∂(1/γ, η)/∂(log γ, log η)| = −Σ_d log γ_d + log η."""
+        return log_nugget - jnp.sum(geometry.weight * log_lengthscale)
 
     def curvature(
         self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry

@@ -1,4 +1,4 @@
-"""Training by stochastic expectation maximisation (Algorithm 3)."""
+"""Training by stochastic expectation maximisation (Algorithm 3), or with parameters sampled."""
 
 import dataclasses
 import functools
@@ -11,10 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import dense, impute, keys
-from deepemu.core.dense import Fit, Node, Sites
+from deepemu.core import impute, keys, sample
+from deepemu.core.dense import Fit, Sites
 from deepemu.core.impute import Brackets, Imputation, Moves
-from deepemu.core.kernels import Kernel
 from deepemu.core.maximise import Objective, Slopes, Value, maximise
 from deepemu.core.network import (
     Data,
@@ -28,28 +27,11 @@ from deepemu.core.network import (
     layer_sites,
     layer_targets,
 )
-from deepemu.core.priors import Geometry, Prior
+from deepemu.core.parameters import FreeNode, Kind, NodeTask
 
 T = TypeVar("T")
 
-# Logarithms of 1e-3 … 1e3 and 1e-7 … 1e2. A smaller nugget is lost in the round-off of the linked
-# variance, which sums terms of the size of R⁻¹.
-LENGTHSCALE_BOUNDS = (-6.9, 6.9)
-NUGGET_BOUNDS = (-16.1, 4.6)
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What nodes have in common that the same piece of a program fits."""
-
-    kernel: Kernel
-    prior: Prior
-    shared_lengthscale: bool
-    free_nugget: bool
-
-    @classmethod
-    def of(cls, spec: LayerSpec) -> "Kind":
-        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget)
+BEHIND_ALL_SWEEPS = 2**31 - 1  # a number that keys of an iteration's sweeps do not have
 
 
 @dataclass(frozen=True)
@@ -82,20 +64,49 @@ class Together:
 
 Nodes = InTurn | Together
 
+Update = Callable[[FreeNode], tuple[LayerParams, Array]]
+"""New parameters of a node, and its log posterior density there."""
+
+
+@dataclass(frozen=True)
+class Maximise:
+    """The M-step of stochastic EM: scoring steps towards the best parameters."""
+
+    def update(self, key: Array, n_steps: Array | int) -> Update:
+        return functools.partial(_maximised, n_steps=n_steps, tolerance=0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Moves of the parameters that leave their posterior invariant: a Gibbs sampler."""
+
+    def update(self, key: Array, n_steps: Array | int) -> Update:
+        key_nodes = jax.random.fold_in(key, BEHIND_ALL_SWEEPS)
+
+        def update(node: FreeNode) -> tuple[LayerParams, Array]:
+            return _sampled(jax.random.fold_in(key_nodes, node.task.number), node, n_steps)
+
+        return update
+
+
+MStep = Maximise | Sample
+
 
 @dataclass(frozen=True)
 class Schedule:
-    """What is compiled into a block of training: how imputation moves, its length, and whether
-    the M-step takes nodes in turn."""
+    """What is compiled into a block of training: how imputation moves, its length, whether the
+    M-step takes nodes in turn, and what it does."""
 
     moves: Moves
     block: int
     nodes: Nodes = InTurn()
+    m_step: MStep = Maximise()
 
 
 @record
 class Effort:
-    """What a block is told when it runs: sweeps per I-step, scoring steps per M-step, brackets.
+    """What a block is told when it runs: sweeps per I-step, scoring steps (or moves, where
+    parameters are sampled) per M-step, brackets.
 
     No scoring steps and no adaptation leave parameters and brackets as they are: imputation alone.
     """
@@ -156,7 +167,8 @@ def train_block(
 def step(
     key: Array, network: Network, schedule: Schedule, effort: Effort, chain: Chain, data: Data
 ) -> tuple[Chain, Array]:
-    """I-step: impute the hidden layers. M-step: improve every node's parameters given them."""
+    """I-step: impute the hidden layers. M-step: improve (or move) every node's parameters given
+    them."""
     imputation = impute.sweeps(
         key, network, schedule.moves, chain.params, chain.imputation, data, effort.n_sweeps,
         effort.brackets,
@@ -165,11 +177,12 @@ def step(
         _layer_task(network, layer, chain.params[layer], imputation.latents, data)
         for layer in range(network.depth)
     ]
+    update = schedule.m_step.update(key, effort.n_scoring)
     params: dict[int, LayerParams] = {}
     total = jnp.zeros((), data.x.dtype)
     for group in schedule.nodes.groups(network.layers):
         some = [tasks[layer] for layer in group]
-        fitted, values = fit_layers(schedule.nodes, some, effort.n_scoring)
+        fitted, values = update_layers(schedule.nodes, some, update)
         params |= zip(group, fitted, strict=True)
         total += jnp.sum(values)
     return Chain(tuple(params[layer] for layer in range(network.depth)), imputation), total
@@ -177,13 +190,15 @@ def step(
 
 @record
 class LayerTask:
-    """A layer to be fitted: where its parameters are now, inputs (n, D), targets (n, P), sites."""
+    """A layer to be fitted: where its parameters are now, inputs (n, D), targets (n, P), sites, and
+    the number of its first node in the network."""
 
     spec: LayerSpec = field(metadata={"static": True})
     params: LayerParams
     inputs: Array
     targets: Array
     sites: Sites
+    first_node: int = field(default=0, metadata={"static": True})
 
 
 def _layer_task(
@@ -195,20 +210,8 @@ def _layer_task(
         layer_inputs(network, layer, data.x, latents),
         layer_targets(network, layer, data, latents),
         layer_sites(network, layer, data),
+        sum(spec.width for spec in network.layers[:layer]),
     )
-
-
-@record
-class _NodeTask:
-    """A node to be fitted, or several, stacked; ``layer`` is the place of its inputs."""
-
-    reads: Array
-    free_scale: Array
-    params: LayerParams
-    target: Array
-    sites: Sites
-    shape: Geometry
-    layer: Array
 
 
 def fit_layers(
@@ -219,7 +222,18 @@ def fit_layers(
 ) -> tuple[list[LayerParams], Array]:
     """Maximise log density + log prior of each node of layers of one kind.
 
-    Returns the objectives of all nodes as well. Narrow layers get columns that nobody reads.
+    Returns the objectives of all nodes as well.
+    """
+    update = functools.partial(_maximised, n_steps=n_steps, tolerance=tolerance)
+    return update_layers(nodes, layers, update)
+
+
+def update_layers(
+    nodes: Nodes, layers: Sequence[LayerTask], update: Update
+) -> tuple[list[LayerParams], Array]:
+    """New parameters of each node of layers of one kind, and what the update says of all nodes.
+
+    Narrow layers get columns that nobody reads.
     """
     n_columns = max(task.spec.n_columns for task in layers)
     kind = Kind.of(layers[0].spec)
@@ -227,10 +241,10 @@ def fit_layers(
     tasks = [_node_tasks(task, place, n_columns) for place, task in enumerate(layers)]
     stacked = jax.tree.map(lambda *parts: jnp.concatenate(parts), *tasks)
 
-    def fit(node: _NodeTask) -> tuple[LayerParams, Array]:
-        return _fit_node(kind, node, inputs[node.layer], n_steps, tolerance)
+    def of_node(node: NodeTask) -> tuple[LayerParams, Array]:
+        return update(FreeNode(kind, node, inputs[node.layer]))
 
-    fitted, values = nodes.map(fit, stacked)
+    fitted, values = nodes.map(of_node, stacked)
     ends = list(itertools.accumulate(task.spec.width for task in layers))
     return [
         _rows_of_layer(fitted, end - task.spec.width, task.spec)
@@ -238,12 +252,12 @@ def fit_layers(
     ], values
 
 
-def _node_tasks(task: LayerTask, place: int, n_columns: int) -> _NodeTask:
+def _node_tasks(task: LayerTask, place: int, n_columns: int) -> NodeTask:
     """All nodes of a layer, with columns that nobody reads up to ``n_columns``."""
     spec, width = task.spec, task.spec.width
     shape = geometry(spec, task.inputs, task.sites.used[0])
     widened = functools.partial(_widened, n_columns=n_columns)
-    return _NodeTask(
+    return NodeTask(
         widened(jnp.asarray(spec.reads)),
         jnp.full(width, spec.free_scale),
         dataclasses.replace(task.params, log_lengthscale=widened(task.params.log_lengthscale)),
@@ -251,6 +265,7 @@ def _node_tasks(task: LayerTask, place: int, n_columns: int) -> _NodeTask:
         task.sites,
         dataclasses.replace(shape, span=widened(shape.span), weight=widened(shape.weight)),
         jnp.full(width, place),
+        task.first_node + jnp.arange(width),
     )
 
 
@@ -264,73 +279,49 @@ def _rows_of_layer(params: LayerParams, first: int, spec: LayerSpec) -> LayerPar
     return dataclasses.replace(rows, log_lengthscale=rows.log_lengthscale[:, : spec.n_columns])
 
 
-def _fit_node(
-    kind: Kind,
-    node: _NodeTask,
-    inputs: Array,
-    n_steps: Array | int,
-    tolerance: Array | float,
+def _maximised(
+    node: FreeNode, n_steps: Array | int, tolerance: Array | float
 ) -> tuple[LayerParams, Array]:
     """Maximise log density + log prior of one node."""
-    params, n_free = node.params, _n_free_lengthscales(kind, inputs.shape[1])
-
-    def unpack(free: Array) -> tuple[Array, Array]:
-        log_lengthscale = jnp.broadcast_to(free[:n_free], params.log_lengthscale.shape)
-        return log_lengthscale, free[n_free] if kind.free_nugget else params.log_nugget
-
-    def node_at(free: Array) -> Node:
-        log_lengthscale, log_nugget = unpack(free)
-        inverse = jnp.where(node.reads, jnp.exp(-log_lengthscale), 0.0)
-        return Node(kind.kernel, inverse, jnp.exp(params.log_scale), jnp.exp(log_nugget))
-
-    def log_prior(free: Array) -> Array:
-        return kind.prior.log_density(*unpack(free), node.shape)
 
     def at(free: Array, fit: Fit) -> Value:
-        extra = jnp.where(node.free_scale, jnp.log(fit.scale), params.log_scale)
-        return Value(fit.value + log_prior(free), extra)
+        return Value(fit.value + node.log_prior(free), node.log_scale(fit))
 
     def value(free: Array) -> Value:
-        return at(free, dense.fit(node_at(free), inputs, node.target, node.sites, node.free_scale))
+        return at(free, node.fit(free))
 
     def slopes(free: Array) -> Slopes:
-        of = dense.derivatives(node_at(free), inputs, node.target, node.sites, node.free_scale)
-        curvature = jnp.diag(jnp.append(*kind.prior.curvature(*unpack(free), node.shape)))
-        information = _of_free(kind, of.information + curvature)
-        return Slopes(
-            at(free, of.fit),
-            _of_free(kind, of.gradient) + jax.grad(log_prior)(free),
-            _of_free(kind, information.T),
-        )
+        of = node.derivatives(free)
+        return Slopes(at(free, of.fit), of.gradient, of.information)
 
-    start, lower, upper = _start_and_bounds(kind, params, n_free)
+    unevaluated = node.task.params.log_scale
     objective = Objective(value, slopes)
-    best = maximise(objective, start, lower, upper, n_steps, params.log_scale, tolerance)
-    log_lengthscale, log_nugget = unpack(best.point)
-    return LayerParams(log_lengthscale, best.at.extra, log_nugget), best.at.value
+    best = maximise(objective, node.start, *node.bounds, n_steps, unevaluated, tolerance)
+    return node.params_at(best.point, best.at.extra), best.at.value
 
 
-def _n_free_lengthscales(kind: Kind, n_columns: int) -> int:
-    return 1 if kind.shared_lengthscale else n_columns
+def _sampled(key: Array, node: FreeNode, n_moves: Array | int) -> tuple[LayerParams, Array]:
+    """Move the free parameters of one node given its data, then draw its scale given them.
 
+    The target is log p(w | γ, η) + log prior, as a density of the logarithms, zero outside of the
+    bounds. A free scale is integrated out under p(σ²) ∝ 1/σ²: with Q = wᵀR⁻¹w + S/η = N σ̂²,
 
-def _of_free(kind: Kind, slopes: Array) -> Array:
-    """Derivatives along the first axis in the free parameters, given those in (log γ, log η).
+    ∫ p(w | γ, η, σ²) dσ²/σ² ∝ |R|^(−½) η^(−(N−n)/2) ∫ σ^(−N−2) exp(−Q/(2σ²)) dσ²
+                             = |R|^(−½) η^(−(N−n)/2) Γ(N/2) (Q/2)^(−N/2),
 
-    Those in lengthscales that are one parameter add up; that in a nugget that is held is dropped.
+    which is the density at its maximum, |R|^(−½) η^(−(N−n)/2) (Q/N)^(−N/2) exp(−N/2), but for a
+    factor that depends on N alone: `dense.fit` serves. The draw of σ² given the others then makes
+    one draw of all parameters. Without moves there is none.
     """
-    columns, nugget = slopes[:-1], slopes[-1:]
-    free = jnp.sum(columns, axis=0, keepdims=True) if kind.shared_lengthscale else columns
-    return jnp.concatenate([free, nugget]) if kind.free_nugget else free
+    key_moves, key_scale = jax.random.split(key)
+    lower, upper = node.bounds
 
+    def log_density(free: Array) -> Array:
+        inside = jnp.all((free >= lower) & (free <= upper))
+        value = node.fit(free).value + node.log_prior(free) + node.log_jacobian(free)
+        return jnp.where(inside, value, -jnp.inf)
 
-def _start_and_bounds(kind: Kind, params: LayerParams, n_free: int) -> tuple[Array, Array, Array]:
-    start = params.log_lengthscale[:n_free]
-    lower, upper = (jnp.full_like(start, bound) for bound in LENGTHSCALE_BOUNDS)
-    if kind.free_nugget:
-        start = jnp.append(start, params.log_nugget)
-        lower, upper = (
-            jnp.append(side, bound)
-            for side, bound in zip((lower, upper), NUGGET_BOUNDS, strict=True)
-        )
-    return start, lower, upper
+    point, value = sample.hit_and_run(key_moves, log_density, node.start, node.movable, n_moves)
+    drawn = sample.draw_log_scale(key_scale, node.fit(point).scale, node.task.sites.n_observations)
+    draws = node.task.free_scale & (jnp.asarray(n_moves) > 0)
+    return node.params_at(point, jnp.where(draws, drawn, node.task.params.log_scale)), value

@@ -1,4 +1,7 @@
-"""One elliptical slice step (Murray, Adams and MacKay 2010) with a bracket of any width."""
+"""One slice step along a path through a point: a line, or an ellipse.
+
+The elliptical step is that of Murray, Adams and MacKay (2010), with a bracket of any width.
+"""
 
 from collections.abc import Callable
 
@@ -14,7 +17,7 @@ N_UNIFORMS = 2 + MAX_EVALUATIONS
 
 @record
 class SliceInfo:
-    """How a step went: the accepted angle and the number of likelihood evaluations."""
+    """How a step went: the accepted angle (on a line: t) and the number of evaluations."""
 
     angle: Array
     evaluations: Array
@@ -34,15 +37,26 @@ def on_ellipse(position: Array, direction: Array, angle: Array) -> Array:
     return position * jnp.cos(angle) + direction * jnp.sin(angle)
 
 
+def on_line(position: Array, direction: Array, t: Array) -> Array:
+    """f(t) = f + t ν."""
+    return position + t * direction
+
+
+Path = Callable[[Array, Array, Array], Array]
+"""A curve through a position at zero, given the position, a direction, and how far to go."""
+
+
 def step(
     uniforms: Array,
     position: Array,
     direction: Array,
     log_likelihood: Callable[[Array], Array],
     current: Array,
-    bracket: Array,
+    bracket: Array | float,
+    path: Path = on_ellipse,
 ) -> tuple[Array, Array, SliceInfo]:
-    """Move ``position`` along the ellipse through it and ``direction``, a draw from the prior.
+    """Move ``position`` along the ellipse through it and ``direction``, a draw from the prior, or
+    along another path.
 
     The target, as a function of the angle θ alone, is sliced at the level log L(f) + log u. A
     bracket of width w is placed uniformly around θ = 0 and shrunk towards 0 until a point on the
@@ -50,6 +64,10 @@ def step(
     move place it with the same density; w = 2π is the published algorithm. ``current`` is
     log L(f). A non-finite log likelihood is never accepted. ``uniforms`` (`N_UNIFORMS`,) are
     independent on [0, 1).
+
+    What is left invariant depends on the path. On an ellipse it is prior times likelihood. On a
+    line, whose direction has any distribution that is symmetric and the same everywhere, there is
+    no prior: it is the density that ``log_likelihood`` gives (hit-and-run).
 
     Returns the new position, its log likelihood and a `SliceInfo`.
     """
@@ -60,7 +78,7 @@ def step(
         low = jnp.where(search.angle < 0, search.angle, search.low)
         high = jnp.where(search.angle > 0, search.angle, search.high)
         angle = low + (high - low) * uniforms[2 + search.evaluations]
-        value = log_likelihood(on_ellipse(position, direction, angle))
+        value = log_likelihood(path(position, direction, angle))
         return _Search(low, high, angle, value, search.evaluations + 1)
 
     def on_slice(search: _Search) -> Array:
@@ -78,4 +96,4 @@ def step(
     accepted = on_slice(end)
     angle = jnp.where(accepted, end.angle, 0.0)
     value = jnp.where(accepted, end.log_likelihood, current)
-    return on_ellipse(position, direction, angle), value, SliceInfo(angle, end.evaluations)
+    return path(position, direction, angle), value, SliceInfo(angle, end.evaluations)

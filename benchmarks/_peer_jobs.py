@@ -1,0 +1,45 @@
+"""What the peers of ``peers.py`` share: a run is fitted, predicted and timed the same way for all.
+
+Needs NumPy only, because the peers' environments import it too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import metadata
+
+import numpy as np
+from _speed_jobs import Job, Result, serve, standardised
+from _timing import timed
+from problems import load_design
+
+SEED = 0
+
+Moments = tuple[np.ndarray, np.ndarray]  # mean and standard deviation, one each for a point
+Predict = Callable[[np.ndarray], Moments]
+Fit = Callable[[np.ndarray, np.ndarray], Predict]
+
+
+def answer(fit: Fit, package: str, job: Job) -> Result:
+    """Predictions at the test points of the job, in the units of the outputs, and the seconds.
+
+    The fit gets standardised outputs and gives the function that predicts them.
+    """
+    data = load_design(job["problem"], job["design"])
+    predict, fit_s, fit_cpu_s = timed(lambda: fit(data.X, standardised(data.y)))
+    (mean, std), predict_s, predict_cpu_s = timed(lambda: predict(data.X_test))
+    return {
+        "mean": (data.y.mean() + data.y.std() * mean).tolist(),
+        "std": (data.y.std() * std).tolist(),
+        "fit_s": fit_s,
+        "predict_s": predict_s,
+        "fit_cpu_s": fit_cpu_s,
+        "predict_cpu_s": predict_cpu_s,
+        "version": f"{package} {metadata.version(package)}",
+    }
+
+
+def serve_fits(package: str, fits: dict[str, Fit]) -> None:
+    """Do the job of the command line with the fit that its method names."""
+    serve({method: partial(answer, fit, package) for method, fit in fits.items()})

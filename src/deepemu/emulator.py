@@ -1,0 +1,310 @@
+"""What every emulator does: fit its structures, weigh them, predict, sample, score, grow."""
+
+import dataclasses
+from abc import ABCMeta, abstractmethod
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from deepemu import _boundary, _runtime, plotting, report, stacking
+from deepemu.candidates import Candidate
+from deepemu.core.network import Network
+from deepemu.errors import InputError
+from deepemu.layers import require_whole
+from deepemu.report import Report
+from deepemu.stacking import Observed, Part
+from deepemu.validation import (
+    Replicates,
+    Scaling,
+    collapse_replicates,
+    require_numbers,
+    require_two_sites,
+    require_varied_columns,
+    scaling_of,
+    site_means,
+    warn_if_constant,
+    without_spread,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ROWS_FOR_A_GPU = 200
+PAIR_TERMS_FOR_A_GPU = 5e9
+# Chains are trained without a quarter of the rows in turn, if there are enough of both.
+N_FOLDS, FEWEST_ROWS = 4, 8
+
+
+@dataclass(frozen=True)
+class _Fitted:
+    """Training rows in user units, their distinct inputs in core units, and the way between."""
+
+    x: np.ndarray
+    y: np.ndarray
+    sites: Replicates
+    scaling: Scaling
+    one_dimensional: bool
+
+
+class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
+    """An emulator with the interface of a scikit-learn regressor."""
+
+    random_state: Any
+    device: str
+    n_jobs: int | None
+
+    @abstractmethod
+    def _candidates(self, n_inputs: int, n_outputs: int, n_rows: int) -> list[Candidate]:
+        """The structures that the constructor's arguments describe, all of one noise model.
+
+        ``n_rows`` counts distinct inputs.
+        """
+
+    # --- fitting -----------------------------------------------------------------------------
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to inputs X (n, d) and outputs y (n,) or (n, q).
+
+        Inputs and outputs are scaled inside; predictions come back in the units of y.
+        """
+        x, outputs = self._checked(X, y, ensure_min_samples=2)
+        rows = outputs.reshape(len(x), -1)
+        candidates = self._candidates(x.shape[1], rows.shape[1], len(np.unique(x, axis=0)))
+        network = candidates[0].network
+        warn_if_constant(rows)
+        scaling = scaling_of(x, rows if _is_noisy(network) else site_means(x, rows))
+        sites = _sites(network, scaling, x, rows)
+        seed = seed_from(self.random_state)
+        with self._training(len(sites.x)):
+            found = self._train(candidates, seed, sites, _observed(network, sites, scaling, rows))
+        data = _Fitted(x.copy(), rows.copy(), sites, scaling, outputs.ndim == 1)
+        return self._store(*found, data)
+
+    def _train(
+        self, candidates: list[Candidate], seed: int, sites: Replicates, observed: Observed
+    ) -> tuple[list[Part], tuple[str, ...]]:
+        """The trained structures, and what was decided on the way."""
+        shows = self._shows_progress()
+        parts = [
+            Part(each, each.train(child_seed(seed, place), sites, shows))
+            for place, each in enumerate(candidates)
+        ]
+        return parts, ()
+
+    def _checked(self, X: ArrayLike, y: ArrayLike, **rules: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Finite doubles of matching lengths; scikit-learn's messages where they are not."""
+        require_numbers(X, "X")
+        require_numbers(y, "y")
+        x, outputs = validate_data(
+            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, **rules
+        )
+        return x, np.asarray(outputs, dtype=np.float64)
+
+    def _store(self, parts: list[Part], decisions: tuple[str, ...], data: "_Fitted") -> Self:
+        """All of the fitted state, at once and last, so that a failure changes nothing."""
+        network = parts[0].candidate.network
+        observed = _observed(network, data.sites, data.scaling, data.y)
+        stacked = stacking.stack_parts(parts, observed)
+        found = dataclasses.replace(report.of(parts, stacked, observed), decisions=decisions)
+        ensembles = stacking.weighted_ensembles(parts, stacked.weights)
+        self._data, self._parts, self._stacked, self._report = data, parts, stacked, found
+        self.ensembles_, self.n_outputs_ = ensembles, data.y.shape[1]
+        self.weights_ = stacked.weights
+        found.warn()
+        return self
+
+    def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
+        """Add rows and go on training from the present state.
+
+        Deep structures run a fifth of their iterations. Scaling is kept. Hidden variables of new
+        rows start at their conditional mean given each chain's last imputation. Deep structures
+        predict new rows before they are added, and these predictions join the held-out ones.
+        """
+        check_is_fitted(self, "ensembles_")
+        x, outputs = self._checked(X_new, y_new, reset=False)
+        outputs = outputs.reshape(len(x), -1)
+        if outputs.shape[1] != self.n_outputs_:
+            raise InputError(
+                f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
+                f"{self.n_outputs_}; pass one column per output."
+            )
+        before = self._data
+        require_varied_columns(before.x, x)
+        rows_x, rows_y = np.vstack([before.x, x]), np.vstack([before.y, outputs])
+        sites = _sites(self._parts[0].candidate.network, before.scaling, rows_x, rows_y)
+        # With a fixed random_state, a seed of its own for each number of rows, which only grows:
+        # the draws of the fit and of earlier updates are used up.
+        seed = child_seed(seed_from(self.random_state), len(rows_x))
+        n_old, shows = len(before.sites.x), self._shows_progress()
+        with self._training(len(sites.x)):
+            parts = [
+                Part(c, c.go_on(child_seed(seed, place), trained, sites, n_old, shows))
+                for place, (c, trained) in enumerate((p.candidate, p.trained) for p in self._parts)
+            ]
+        grown = dataclasses.replace(before, x=rows_x, y=rows_y, sites=sites)
+        return self._store(parts, (), grown)
+
+    # --- using -------------------------------------------------------------------------------
+
+    def predict(
+        self, X: ArrayLike, return_std: bool = False
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """Mean (and standard deviation) of the outputs at the rows of X.
+
+        The mean and variance of the mixture over all imputations of all chains, weighted, times
+        the scale that held-out predictions ask for. The variance is that of a new run, so it
+        includes the nugget; it is accurate to a few thousandths of the nugget's share.
+        """
+        x = self._to_core(X)
+        work = len(x) * self._pair_terms()
+        with self._running(work >= PAIR_TERMS_FOR_A_GPU, len(x), len(self._data.sites.x)):
+            mean, var = _boundary.predict_mixture(self.ensembles_, x)
+        return self._in_user_units(mean, var, return_std)
+
+    def _in_user_units(
+        self, mean: np.ndarray, var: np.ndarray, return_std: bool
+    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        mean = self._shape(self._data.scaling.mean_to_user(mean))
+        std = self._data.scaling.std_to_user(np.sqrt(var) * self._stacked.scale)
+        return (mean, self._shape(std)) if return_std else mean
+
+    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Joint draws at the rows of X: (m, n_samples), or (m, q, n_samples) for 2-d y.
+
+        Each draw takes one imputed network and draws every layer jointly over the rows; its
+        distance from the mean is scaled as the standard deviation of `predict` is.
+        """
+        require_whole("n_samples", n_samples)
+        x = self._to_core(X)
+        seed = seed_from(random_state)
+        with self._running(False, 1, max(len(x), len(self._data.sites.x))):
+            draws = _boundary.draw_joint(seed, self.ensembles_, x, int(n_samples))
+            if np.any(self._stacked.scale != 1.0):
+                mean, _ = _boundary.predict_mixture(self.ensembles_, x)
+                draws = mean + self._stacked.scale * (draws - mean)
+        draws = self._data.scaling.mean_to_user(draws)
+        return np.moveaxis(draws[..., 0] if self._data.one_dimensional else draws, 0, -1)
+
+    # --- checking ----------------------------------------------------------------------------
+
+    @abstractmethod
+    def loo(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation at each training row, without it."""
+
+    def _closed_form_loo(self) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation at each training row with its site left out, given the
+        parameters and hidden variables that were found with it."""
+        check_is_fitted(self, "ensembles_")
+        with self._running(False, 1, len(self._data.sites.x)):
+            moments = _boundary.leave_one_out(self.ensembles_)
+        return self._at_rows(moments.mean, np.asarray(moments.var) * self._stacked.scale**2)
+
+    def _at_rows(self, mean: Any, var: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Moments at sites as mean and standard deviation at training rows, in user units."""
+        rows = self._data.sites.site_of_row
+        return (
+            self._shape(self._data.scaling.mean_to_user(np.asarray(mean)[rows])),
+            self._shape(self._data.scaling.std_to_user(np.sqrt(np.asarray(var)[rows]))),
+        )
+
+    def _held_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """What `loo` gives where rows were held out."""
+        check_is_fitted(self, "ensembles_")
+        held_out = self._stacked.held_out
+        if held_out is None:
+            raise InputError(
+                f"No rows were held out in this fit; fit with stacking=True, at least {N_FOLDS} "
+                f"chains and {FEWEST_ROWS} distinct rows, or ask for loo(conditional=True)."
+            )
+        return self._at_rows(held_out.mean, held_out.var)
+
+    def summary(self) -> Report:
+        """What the fit found, for the terminal: structures, weights, scores, convergence."""
+        check_is_fitted(self, "ensembles_")
+        return self._report
+
+    def plot_diagnostics(self, output: int = 0) -> "Figure":
+        """Predictions of `loo` against the training outputs, and what the chains did, as a figure.
+
+        Needs matplotlib. The figure is shown by a notebook, or saved by its ``savefig``.
+        """
+        check_is_fitted(self, "ensembles_")
+        if not isinstance(output, Integral) or output not in range(self.n_outputs_):
+            raise InputError(
+                f"output is {output!r}; it must be between 0 and {self.n_outputs_ - 1}."
+            )
+        mean, std = (np.reshape(each, self._data.y.shape) for each in self.loo())
+        structures = self.summary().lines[:-1]
+        deep = [p.trained for p in self._parts if p.candidate.network.depth > 1]
+        return plotting.plot_diagnostics(
+            self._data.y[:, output], mean[:, output], std[:, output],
+            weights=[line.weight for line in structures],
+            labels=[line.label for line in structures],
+            trace=deep[0].trace.log_density[:, -deep[0].n_together :] if deep else None,
+        )  # fmt: skip
+
+    # --- running -----------------------------------------------------------------------------
+
+    def _running(
+        self, worth_a_gpu: bool, n_programs: int, n_rows: int
+    ) -> AbstractContextManager[None]:
+        """The device and threads that the constructor asked for, for so many programs at once with
+        matrices of so many rows."""
+        runtime = _runtime.choose(self.device, self.n_jobs, worth_a_gpu)
+        return _runtime.running(runtime, _runtime.blas_threads(runtime, n_programs, n_rows))
+
+    def _training(self, n_rows: int) -> AbstractContextManager[None]:
+        return self._running(n_rows >= ROWS_FOR_A_GPU, self._n_programs(), n_rows)
+
+    def _n_programs(self) -> int:
+        """How many programs training runs side by side."""
+        return 1
+
+    def _shows_progress(self) -> bool:
+        return False
+
+    def _pair_terms(self) -> int:
+        """Correlations of pairs of training rows that a prediction of one row adds up."""
+        n_members = sum(np.count_nonzero(each.weights) for each in self.ensembles_)
+        return int(n_members) * len(self._data.sites.x) ** 2
+
+    def _to_core(self, X: ArrayLike) -> np.ndarray:
+        check_is_fitted(self, "ensembles_")
+        return self._data.scaling.x_to_core(validate_data(self, X, dtype=np.float64, reset=False))
+
+    def _shape(self, values: np.ndarray) -> np.ndarray:
+        return values[:, 0] if self._data.one_dimensional else values
+
+
+def seed_from(random_state: Any) -> int:
+    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+
+
+def child_seed(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+
+
+def _is_noisy(network: Network) -> bool:
+    """Whether outputs scatter about the emulated function, so that replicates differ."""
+    return network.layers[-1].free_nugget
+
+
+def _observed(network: Network, sites: Replicates, scaling: Scaling, y: np.ndarray) -> Observed:
+    """What predictions are judged by: all rows, or the means that an interpolating emulator saw."""
+    if _is_noisy(network):
+        return Observed(scaling.y_to_core(y), sites.site_of_row)
+    return Observed(sites.y, np.arange(len(sites.y)))
+
+
+def _sites(network: Network, scaling: Scaling, x: np.ndarray, y: np.ndarray) -> Replicates:
+    """The training data in core units, one row for each distinct input."""
+    sites = collapse_replicates(scaling.x_to_core(x), scaling.y_to_core(y))
+    require_two_sites(sites, len(x))
+    return sites if _is_noisy(network) else without_spread(sites)

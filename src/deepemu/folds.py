@@ -1,0 +1,120 @@
+"""Sites that chains are trained without, and predict.
+
+Chains take turns: chain k is trained without the sites of fold k mod F, which become padding, so
+that nothing is compiled for them. Neither its parameters nor its hidden layers have seen what it
+then predicts. (To take a row out of a chain that has seen it does not do: hidden layers forget so
+slowly that its score stays far too kind for hundreds of sweeps.)
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from deepemu import _boundary, imputation
+from deepemu._progress import Interrupt
+from deepemu.core import sem
+from deepemu.core.gaussian import Gaussian
+from deepemu.core.network import Data, Network
+from deepemu.imputation import Keep, Sampling
+from deepemu.validation import Replicates
+
+# The chains stand where training left them, but with averaged parameters.
+SWEEPS_BEFORE, SWEEPS_APART, N_IMPUTATIONS = 10, 5, 5
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Moments (chains, sites, q) of one new run at sites that a chain had not seen.
+
+    ``unseen`` (chains, sites) says which those are; elsewhere the moments are zero.
+    """
+
+    moments: Gaussian
+    unseen: np.ndarray
+
+
+def left_out(seed: int, n_sites: int, n_chains: int, n_folds: int) -> np.ndarray:
+    """The sites (chains, sites) that each chain does without: fold k mod F for chain k.
+
+    Folds are drawn at random, and their sizes differ by one at most.
+    """
+    n_folds = min(n_folds, n_sites)
+    fold = np.random.default_rng(seed).permutation(np.arange(n_sites) % n_folds)
+    return np.arange(n_chains)[:, None] % n_folds == fold[None, :]
+
+
+def pack(sites: Replicates) -> Data:
+    """Sites as the core takes them: replicates' squares matter only in sum."""
+    return _boundary.pack(sites.x, sites.y, sites.counts, sites.squares.sum(axis=0))
+
+
+def pack_without(sites: Replicates, rows: np.ndarray) -> Data:
+    """The data with some sites turned into padding."""
+    kept = np.where(rows, 0.0, 1.0)
+    return pack(
+        dataclasses.replace(
+            sites,
+            y=sites.y * kept[:, None],
+            counts=sites.counts * kept,
+            squares=sites.squares * kept[:, None],
+        )
+    )
+
+
+def forget(chain: sem.Chain, rows: np.ndarray) -> sem.Chain:
+    """The chain with zeros for the hidden variables of some sites, as padding has."""
+
+    def cleared(latent: np.ndarray) -> np.ndarray:
+        latent = np.array(latent)
+        latent[np.flatnonzero(rows)] = 0.0
+        return latent
+
+    latents = jax.tree.map(cleared, chain.imputation.latents)
+    return _boundary.with_latents(chain, latents)
+
+
+def hold_out(
+    seed: int,
+    network: Network,
+    sampling: Sampling,
+    chains: list[sem.Chain],
+    sites: Replicates,
+    rows: np.ndarray,
+) -> tuple[list[sem.Chain], HeldOut]:
+    """Each chain's predictions of the ``rows`` (chains, sites) that it does without.
+
+    Chains are sampled a little further meanwhile, as ``sampling`` says.
+    """
+    chains, mean, var = list(chains), *np.zeros((2, len(chains), *sites.y.shape))
+    for fold, (left_out, members) in enumerate(_by_fold(rows)):
+        kept = Keep(
+            (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1)), (_boundary.FOLD_STREAM, fold)
+        )
+        ensemble, ends = imputation.keep(
+            seed, network, sampling, kept, [chains[k] for k in members],
+            pack_without(sites, left_out), lambda _: None, Interrupt(),
+        )  # fmt: skip
+        found = _boundary.predict_chains(
+            [(ensemble, k) for k in range(len(ends))], sites.x[left_out]
+        )
+        for k, end, mean_k, var_k in zip(members, ends, found.mean, found.var, strict=True):
+            chains[k], mean[k, left_out], var[k, left_out] = end, mean_k, var_k
+    return chains, HeldOut(Gaussian(mean, var), rows)
+
+
+def _by_fold(rows: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
+    """Folds, as rows that are left out, with the chains that do without each."""
+    chains: dict[bytes, list[int]] = {}
+    for k, left_out in enumerate(rows):
+        chains.setdefault(left_out.tobytes(), []).append(k)
+    return [(rows[members[0]], members) for members in chains.values()]
+
+
+def one_row(parts: Sequence[Gaussian], rows: np.ndarray) -> HeldOut:
+    """Predictions (1, m, q) of each fold in turn as those of a single chain that saw none of it."""
+    order = np.argsort(np.concatenate([np.flatnonzero(left_out) for left_out in rows]))
+    joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1)[:, order], *parts)
+    return HeldOut(joined, np.ones((1, len(order)), bool))

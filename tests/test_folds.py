@@ -1,0 +1,355 @@
+"""Rows that chains are trained without: which they are, that they stay unseen, their return."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from oracles import Process
+
+from deepemu import DGP, InputError, _boundary, _runtime, folds, imputation, training
+from deepemu.core import sem
+from deepemu.layers import Layer, build_network
+from deepemu.validation import Replicates, collapse_replicates
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_programs"),
+    # Few rows and iterations: error bars are not what is asked about here.
+    pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    with _runtime.running(_runtime.Runtime()):
+        yield
+
+
+def sites_of(x, y, n_copies=1, rng=None):
+    """Each row ``n_copies`` times, with noise if there are several."""
+    x, y = np.repeat(x, n_copies, axis=0), np.repeat(y, n_copies, axis=0)
+    noise = 0.0 if n_copies == 1 else 0.1 * rng.normal(size=y.shape)
+    return collapse_replicates(x, y + noise)
+
+
+def some(sites, rows):
+    """Sites as if the others had never been there."""
+    kept = [np.asarray(each)[rows] for each in (sites.x, sites.y, sites.counts, sites.squares)]
+    return Replicates(*kept, np.arange(int(rows.sum())))
+
+
+# --- who does without what -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("n_sites", "n_chains"), [(8, 4), (12, 4), (13, 8), (30, 6), (9, 5), (3, 4), (2, 8)]
+)
+def test_folds_partition_the_sites(n_sites, n_chains):
+    rows = folds.left_out(3, n_sites, n_chains, 4)
+    n_folds = min(4, n_sites)
+    assert rows.shape == (n_chains, n_sites)
+    for chain in range(n_folds, n_chains):
+        np.testing.assert_array_equal(rows[chain], rows[chain % n_folds])
+    np.testing.assert_array_equal(rows[:n_folds].sum(axis=0), 1)
+    sizes = rows.sum(axis=1)
+    assert sizes.min() >= 1 and sizes.max() - sizes.min() <= 1
+    times = rows.sum(axis=0)
+    assert set(times) <= {n_chains // n_folds, -(-n_chains // n_folds)}
+
+
+def test_folds_follow_the_seed():
+    first, again, other = (folds.left_out(seed, 40, 4, 4) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first, again)
+    assert np.any(first != other)
+    assert np.any(first[0] != (np.arange(40) % 4 == 0))  # drawn at random
+
+
+# --- rows turned into padding ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_copies", [1, 3])
+def test_padding_rows_is_as_if_they_had_not_been_there(rng, n_copies):
+    """In the ascent of the parameters, with their noise, and in predictions with those found."""
+    x = rng.random((11, 2))
+    sites = sites_of(x, np.sin(5 * x[:, :1]) + x[:, 1:], n_copies, rng)
+    rows = np.isin(np.arange(11), [0, 4, 5, 9])
+    network = build_network([Layer(nugget="estimate", prior="reference")], 2, 1)
+    (start,) = training.starting_params(network, [1.0], [1e-3])
+    starts = training._gp_starts(start, 0)
+    padded, absent = folds.pack_without(sites, rows), folds.pack(some(sites, ~rows))
+    np.testing.assert_array_equal(np.asarray(padded.counts)[:11], np.where(rows, 0, n_copies))
+    np.testing.assert_allclose(padded.squares, absent.squares, rtol=1e-12)
+    (found, value), (expected, expected_value) = (
+        _boundary.fit_single_layer(network, starts, data, 3, 5, 1e-7) for data in (padded, absent)
+    )
+    np.testing.assert_allclose(value, expected_value, rtol=1e-8)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, expected)
+
+    at = rng.random((6, 2))
+    chain = sem.Chain((expected,), training.starting_imputation((), 1.0))
+    moments = _boundary.predict_chains([(imputation.as_they_are(network, padded, [chain]), 0)], at)
+    process = Process(
+        "matern52",
+        np.exp(np.asarray(expected.log_lengthscale))[0],
+        float(np.exp(expected.log_scale)[0]),
+        float(np.exp(expected.log_nugget)[0]),
+    )
+    mean, cov = process.predict(x[~rows], sites.y[~rows, 0], at, n_copies)
+    np.testing.assert_allclose(moments.mean[0, :, 0], mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(moments.var[0, :, 0], np.diag(cov), rtol=1e-5)
+
+
+def test_packing_without_rows_changes_nothing_else(rng):
+    sites = sites_of(rng.random((5, 2)), rng.normal(size=(5, 2)), 2, rng)
+    before = dataclasses.asdict(sites)
+    data = folds.pack_without(sites, np.array([False, True, False, False, True]))
+    np.testing.assert_array_equal(np.asarray(data.x)[:5], sites.x)
+    np.testing.assert_array_equal(np.asarray(data.y)[[0, 2, 3]], sites.y[[0, 2, 3]])
+    np.testing.assert_array_equal(np.asarray(data.y)[[1, 4]], 0.0)
+    np.testing.assert_allclose(data.squares, sites.squares[[0, 2, 3]].sum(axis=0))
+    for name, value in before.items():
+        np.testing.assert_array_equal(getattr(sites, name), value)
+
+
+def deep_chain(rng, x, size, width=2):
+    """A chain of one hidden layer with parameters and hidden variables of no fit."""
+    network = build_network([Layer(width=width), Layer()], x.shape[1], 1)
+    params = tuple(
+        jax.tree.map(lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=np.shape(leaf)), each)
+        for each in training.starting_params(network, [1.0, 1.0], [1e-4, 1e-4])
+    )
+    latents = (np.asarray(_boundary.pad_rows(rng.normal(size=(len(x), width)), size)),)
+    return network, sem.Chain(params, training.starting_imputation(latents, 16.0))
+
+
+def test_what_is_forgotten_is_zero(rng):
+    x = rng.random((6, 2))
+    _, chain = deep_chain(rng, x, 16)
+    rows = np.array([True, False, False, True, False, False])
+    (before,), (after,) = chain.imputation.latents, folds.forget(chain, rows).imputation.latents
+    np.testing.assert_array_equal(after[:6][rows], 0.0)
+    np.testing.assert_array_equal(after[:6][~rows], before[:6][~rows])
+    assert np.all(before[:6] != 0.0)
+
+
+# --- and their return ------------------------------------------------------------------------
+
+
+def hidden_mean(chain, x, latents, at):
+    """k(at, x) (K + nugget I)^-1 w for each hidden node."""
+    params = chain.params[0]
+    columns = []
+    for node in range(latents.shape[1]):
+        process = Process(
+            "matern52", np.exp(params.log_lengthscale[node]), 1.0, np.exp(params.log_nugget[node])
+        )
+        columns.append(process.predict(x, latents[:, node], at)[0])
+    return np.stack(columns, axis=1)
+
+
+def test_rows_come_back_at_their_conditional_mean(rng):
+    x, y = rng.random((9, 2)), rng.normal(size=(9, 1))
+    network, chain = deep_chain(rng, x, 16)
+    left_out = np.zeros((2, 9), bool)
+    left_out[0, [1, 4]], left_out[1, [0, 5, 8]] = True, True
+    chains = [folds.forget(chain, rows) for rows in left_out]
+    data = [folds.pack_without(sites_of(x, y), rows) for rows in left_out]
+    filled = _boundary.fill_in(network, chains, data, x, left_out)
+    whole = chain.imputation.latents[0][:9]
+    for got, rows in zip(filled, left_out, strict=True):
+        (latents,) = got.imputation.latents
+        np.testing.assert_array_equal(latents[:9][~rows], whole[~rows])
+        expected = hidden_mean(chain, x[~rows], whole[~rows], x[rows])
+        np.testing.assert_allclose(latents[:9][rows], expected, rtol=1e-8, atol=1e-10)
+        np.testing.assert_array_equal(latents[9:], 0.0)
+
+
+def test_new_rows_start_at_their_conditional_mean(rng):
+    """Also where they do not fit into the padding."""
+    x, y = rng.random((20, 2)), rng.normal(size=(20, 1))
+    network, chain = deep_chain(rng, x[:14], 16)
+    old, grown = folds.pack(sites_of(x[:14], y[:14])), folds.pack(sites_of(x, y))
+    (got,) = _boundary.extend_chains(network, [chain], old, grown, 14, 6)
+    (before,), (latents,) = chain.imputation.latents, got.imputation.latents
+    assert latents.shape == (32, 2)
+    np.testing.assert_array_equal(latents[:14], before[:14])
+    expected = hidden_mean(chain, x[:14], before[:14], x[14:])
+    np.testing.assert_allclose(latents[14:20], expected, rtol=1e-8, atol=1e-10)
+    np.testing.assert_array_equal(latents[20:], 0.0)
+
+
+# --- honesty ---------------------------------------------------------------------------------
+
+
+def train(x, y, n_chains=4, inference="imputation", seed=5):
+    settings = DGP(
+        n_chains=n_chains, n_iter=6, n_sweeps=2, n_imputations=1, early_stopping=False,
+        inference=inference, verbose=False,
+    )  # fmt: skip
+    return settings.candidate(x.shape[1], 1, 4).train(seed, sites_of(x, y), False)
+
+
+@pytest.mark.parametrize("inference", ["imputation", "full_bayes"])
+def test_a_chain_does_not_see_the_outputs_that_it_predicts(rng, inference):
+    """Not in a single bit. Others, which are given those outputs, change."""
+    x = rng.random((12, 2))
+    y = np.sin(5 * x[:, :1])
+    first = train(x, y, inference=inference).held_out
+    hidden = first.unseen[0]
+    assert 0 < hidden.sum() < 12
+    second = train(x, np.where(hidden[:, None], -7.0, y), inference=inference).held_out
+    np.testing.assert_array_equal(first.unseen, second.unseen)
+    for a, b in (
+        (first.moments.mean, second.moments.mean),
+        (first.moments.var, second.moments.var),
+    ):
+        np.testing.assert_array_equal(a[0], b[0])
+        for k in range(1, 4):
+            assert np.all(a[k][first.unseen[k]] != b[k][first.unseen[k]])
+
+
+def test_held_out_moments_stand_at_unseen_sites_only(rng):
+    x = rng.random((10, 1))
+    trained = train(x, np.sin(6 * x), n_chains=5)
+    held_out = trained.held_out
+    assert held_out.moments.mean.shape == (5, 10, 1)
+    np.testing.assert_array_equal(held_out.moments.var[..., 0] > 0, held_out.unseen)
+    np.testing.assert_array_equal(held_out.moments.mean[~held_out.unseen], 0.0)
+    np.testing.assert_array_equal(held_out.unseen.sum(axis=0) >= 1, True)
+    # Chains 0 and 4 leave out the same rows, but draw their own numbers.
+    same = held_out.unseen[0]
+    np.testing.assert_array_equal(same, held_out.unseen[4])
+    assert np.all(held_out.moments.mean[0, same] != held_out.moments.mean[4, same])
+
+
+def test_in_the_end_all_chains_have_all_rows(rng):
+    x = rng.random((10, 1))
+    y = np.sin(6 * x)
+    trained = train(x, y)
+    voices = [(trained.ensemble, k) for k in range(4)]
+    moments = _boundary.predict_chains(voices, x)
+    np.testing.assert_allclose(moments.mean, np.broadcast_to(y, (4, 10, 1)), atol=0.02)
+    assert trained.trace.log_density.shape == (4, 6)
+
+
+# --- plain Gaussian processes ----------------------------------------------------------------
+
+
+def one_layer():
+    network = build_network([Layer(prior="reference")], 1, 1)
+    return network, training.starting_params(network, [1.0], [1e-6])[0]
+
+
+def test_a_gp_predicts_folds_as_if_fitted_without_them():
+    x = np.linspace(0, 1, 14)[:, None]
+    sites = sites_of(x, np.sin(7 * x) + x)
+    network, start = one_layer()
+    trained = training.train_single_layer(network, sites, start, 3, 4)
+    held_out = trained.held_out
+    assert held_out.unseen.shape == (1, 14) and held_out.unseen.all()
+    for rows in folds.left_out(3, 14, 4, 4):
+        alone = training.train_single_layer(network, some(sites, ~rows), start, 0, 0)
+        (params,) = alone.chains[0].params
+        process = Process("matern52", np.exp(params.log_lengthscale)[0],
+                          np.exp(params.log_scale)[0], np.exp(params.log_nugget)[0])  # fmt: skip
+        mean, cov = process.predict(x[~rows], sites.y[~rows, 0], x[rows])
+        std = np.sqrt(np.diag(cov))
+        assert np.all(np.abs(held_out.moments.mean[0, rows, 0] - mean) < 1e-3 * std)
+        np.testing.assert_allclose(np.sqrt(held_out.moments.var[0, rows, 0]), std, rtol=1e-3)
+
+
+@pytest.mark.parametrize("n_sites", [2, 3, 5])
+def test_few_sites_are_each_predicted_once(n_sites):
+    """Fewer sites than folds: one fold a site."""
+    x = np.linspace(0, 1, n_sites)[:, None]
+    sites = sites_of(x, x**2)
+    network, start = one_layer()
+    held_out = training.train_single_layer(network, sites, start, 0, 4).held_out
+    assert held_out.moments.mean.shape == (1, n_sites, 1)
+    assert held_out.unseen.shape == (1, n_sites)
+    assert np.all(np.abs(held_out.moments.mean[0] - x**2) > 1e-6)
+
+
+# --- through the estimator -------------------------------------------------------------------
+
+SMALL = {"n_chains": 4, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2}
+
+
+@pytest.mark.parametrize(
+    "change", [{"n_chains": 3}, {"stacking": False}, {}], ids=["chains", "off", "rows"]
+)
+def test_without_stacking_there_is_one_mixture_of_equal_members(rng, change):
+    n = 12 if change else 7
+    x = rng.random((n, 2))
+    emulator = DGP(**(SMALL | change)).fit(x, np.sin(5 * x[:, 0]))
+    (ensemble,) = emulator.ensembles_
+    np.testing.assert_allclose(ensemble.weights, 1 / len(ensemble.weights))
+    np.testing.assert_array_equal(emulator._stacked.scale, 1.0)
+    with pytest.raises(InputError, match="No rows were held out"):
+        emulator.loo()
+    assert emulator.loo(conditional=True)[0].shape == (n,)
+
+
+@pytest.mark.parametrize("shape", [(12,), (12, 1), (12, 2)])
+def test_held_out_predictions_have_the_shape_of_y(rng, shape):
+    x = rng.random((12, 2))
+    y = np.sin(5 * x[:, 0]) if len(shape) == 1 else np.sin(5 * x[:, : shape[1]])
+    emulator = DGP(**SMALL).fit(x, 1e3 * y + 7)
+    mean, std = emulator.loo()
+    assert mean.shape == std.shape == shape
+    assert np.all(std > 0) and np.all(std < 1e4)
+    assert np.sqrt(np.mean((mean - 1e3 * y - 7) ** 2)) < 1e3 * y.std()
+    assert np.all(np.abs(mean - 1e3 * y - 7) > 1e-6)  # not simply read off
+    assert sum(np.sum(each.weights) for each in emulator.ensembles_) == pytest.approx(1.0)
+    assert len(emulator.ensembles_) == 3
+
+
+def test_replicates_are_held_out_together(rng):
+    """Twenty rows of ten inputs."""
+    x = np.repeat(rng.random((10, 1)), 2, axis=0)
+    y = x[:, 0] ** 2 + 0.01 * rng.normal(size=20)
+    mean, std = DGP(**SMALL, nugget="estimate").fit(x, y).loo()
+    assert mean.shape == std.shape == (20,)
+    assert len(np.unique(mean)) == len(np.unique(std)) == 10
+
+
+def test_few_distinct_inputs_are_not_left_out(rng):
+    """Twelve rows of three inputs: fewer inputs than folds."""
+    x = np.repeat(rng.random((3, 1)), 4, axis=0)
+    y = x[:, 0] ** 2 + 0.01 * rng.normal(size=12)
+    emulator = DGP(**SMALL, nugget="estimate").fit(x, y)
+    assert len(emulator.ensembles_) == 1
+    with pytest.raises(InputError, match="No rows were held out"):
+        emulator.loo()
+
+
+def test_an_update_predicts_new_rows_before_it_adds_them(rng):
+    x = rng.random((14, 2))
+    y = np.sin(5 * x[:, 0])
+    emulator = DGP(**SMALL).fit(x[:11], y[:11])
+    core = emulator._data.scaling.x_to_core(x)
+    deep = emulator._parts[0].trained
+    n_members = len(deep.ensemble.weights)
+    equal = dataclasses.replace(deep.ensemble, weights=np.full(n_members, 1 / n_members))
+    before, _ = _boundary.predict_mixture([equal], core[11:])
+    old = deep.held_out.moments.mean
+    emulator.update(x[11:], y[11:])
+    held_out = emulator._parts[0].trained.held_out
+    assert held_out.unseen.shape == (4, 14) and held_out.unseen[:, 11:].all()
+    np.testing.assert_allclose(held_out.moments.mean[:, 11:].mean(axis=0), before, rtol=1e-9)
+    np.testing.assert_array_equal(held_out.moments.mean[:, :11], old)
+    mean, std = emulator.loo()
+    assert mean.shape == std.shape == (14,) and np.all(std > 0)
+    assert np.all(np.abs(mean[11:] - y[11:]) > 1e-6)
+    np.testing.assert_allclose(emulator.predict(x), y, atol=0.02)
+
+
+def test_an_update_with_known_inputs_keeps_the_held_out_predictions(rng):
+    x = rng.random((12, 2))
+    y = np.sin(5 * x[:, 0])
+    emulator = DGP(**SMALL).fit(x, y)
+    before = emulator._parts[0].trained.held_out
+    emulator.update(x[:2], y[:2])
+    after = emulator._parts[0].trained.held_out
+    np.testing.assert_array_equal(before.moments.mean, after.moments.mean)
+    assert emulator.loo()[0].shape == (14,)

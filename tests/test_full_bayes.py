@@ -1,0 +1,112 @@
+"""`DGP(inference="full_bayes")`: parameters that are draws, through the whole of the estimator."""
+
+import dataclasses
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from deepemu import DGP, _boundary, _runtime
+
+SMALL = {
+    "inference": "full_bayes",
+    "kernel": "squared_exponential",
+    "n_chains": 2,
+    "n_iter": 6,
+    "n_sweeps": 2,
+    "n_imputations": 3,
+    "verbose": False,
+}
+X = np.linspace(0, 1, 12)[:, None]
+Y = np.where(X[:, 0] < 0.5, -1.0, 1.0)
+AT = np.linspace(0.02, 0.98, 25)[:, None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def new_programs(quick_programs):
+    """None that another module has compiled."""
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return DGP(**SMALL).fit(X, Y)
+
+
+def test_every_member_has_parameters_of_its_own(fitted):
+    (ensemble,) = fitted.ensembles_
+    for layer in ensemble.members.params:
+        assert len(np.unique(layer.log_lengthscale[:, 0, 0])) == 6
+    assert len(np.unique(ensemble.members.params[1].log_scale)) == 6
+    np.testing.assert_array_equal(ensemble.params_of, np.arange(6))
+    np.testing.assert_array_equal(ensemble.chain, np.repeat([0, 1], 3))
+    np.testing.assert_allclose(ensemble.weights, 1 / 6)
+    assert len(ensemble.whitening) == 6
+
+
+def test_members_are_ordered_by_chain(fitted):
+    """The last member of each chain is where the chain stands."""
+    for chain, member in zip(fitted._parts[0].trained.chains, (2, 5), strict=True):
+        held = fitted.ensembles_[0].members.params[1].log_lengthscale[member]
+        np.testing.assert_array_equal(chain.params[1].log_lengthscale, held)
+
+
+def test_the_trace_holds_the_paths(fitted):
+    path = fitted.trace_["scale"][1]
+    assert path.shape == (2, 6, 1)
+    assert len(np.unique(path)) == 12
+
+
+def test_prediction_is_the_mixture_over_members(fitted):
+    """Each member alone, by weights that leave out the others."""
+    with _runtime.float64():
+        mean, var = _boundary.predict_mixture(fitted.ensembles_, AT)
+        alone = [
+            _boundary.predict_mixture(
+                [dataclasses.replace(fitted.ensembles_[0], weights=weights)], AT
+            )
+            for weights in np.eye(6)
+        ]
+    means, variances = (np.stack(of) for of in zip(*alone, strict=True))
+    assert np.ptp(means, axis=0).max() > 1e-3
+    np.testing.assert_allclose(mean, means.mean(axis=0), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(var, variances.mean(axis=0) + means.var(axis=0), rtol=1e-8)
+
+
+def test_the_same_seed_gives_the_same_answer_whatever_the_threads(fitted):
+    again, other = (DGP(**SMALL, n_jobs=jobs).fit(X, Y).predict(AT, True) for jobs in (1, 2))
+    np.testing.assert_array_equal(again, other)
+    np.testing.assert_array_equal(again, fitted.predict(AT, return_std=True))
+    reseeded = DGP(**SMALL, random_state=1).fit(X, Y)
+    assert np.all(reseeded.trace_["log_density"] != fitted.trace_["log_density"])
+
+
+def test_all_methods_work(fitted):
+    assert fitted.sample_y(AT, 4).shape == (25, 4)
+    mean, std = fitted.loo(conditional=True)
+    assert mean.shape == std.shape == (12,) and np.all(std > 0)
+    copy = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(copy.predict(AT), fitted.predict(AT))
+    assert clone(fitted).get_params() == fitted.get_params()
+    grown = copy.update([[0.3], [0.7]], [-1.0, 1.0])
+    assert len(grown.ensembles_[0].weights) == 6
+    assert np.all(np.isfinite(grown.predict(AT)))
+
+
+def test_a_free_nugget_and_one_layer_are_sampled_too():
+    rng = np.random.default_rng(0)
+    settings = SMALL | {"depth": 1, "nugget": "estimate", "n_iter": 60, "n_imputations": 10}
+    emulator = DGP(**settings).fit(X, np.sin(4 * X[:, 0]) + 0.1 * rng.normal(size=12))
+    nuggets = emulator.trace_["nugget"][0]
+    assert len(np.unique(nuggets)) > 100
+    assert np.abs(emulator.predict(AT) - np.sin(4 * AT[:, 0])).max() < 0.3
+
+
+def test_a_step_is_emulated():
+    settings = SMALL | {"n_chains": 4, "n_iter": 150, "n_sweeps": 5, "n_imputations": 5}
+    mean, std = DGP(**settings).fit(X, Y).predict(AT, return_std=True)
+    truth = np.where(AT[:, 0] < 0.5, -1.0, 1.0)
+    flat = np.abs(AT[:, 0] - 0.5) > 0.1
+    assert np.abs(mean - truth)[flat].max() < 0.15
+    assert std[~flat].max() > 3 * np.median(std[flat])
+    assert np.mean(np.abs(mean - truth) < 3 * std) > 0.9

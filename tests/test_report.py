@@ -1,0 +1,229 @@
+"""The report of a fit: its numbers by hand, its words, and when it complains."""
+
+import re
+import warnings
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from deepemu import DGP, GP, ConvergenceWarning, DataWarning, convergence, report, stacking
+from deepemu.core.gaussian import Gaussian
+from deepemu.folds import HeldOut
+from deepemu.stacking import Observed, Part
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
+SMALL = {"n_chains": 5, "n_iter": 30, "n_sweeps": 2, "n_imputations": 2}
+
+
+@pytest.fixture(scope="module")
+def problem():
+    x = np.random.default_rng(0).random((24, 2))
+    return x, 1e3 * (np.sin(5 * x[:, 0]) + x[:, 1]) - 40
+
+
+@pytest.fixture(scope="module")
+def fitted(quick_programs, problem):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return DGP(**SMALL).fit(*problem)
+
+
+def normal_crps(y, mean, std):
+    """The mean of |X - y| less half that of |X - X'|, by quadrature of (F - 1{x >= y})^2."""
+    x = np.linspace(-30, 30, 200_001)
+    scores = []
+    for each_y, each_mean, each_std in zip(y, mean, std, strict=True):
+        z = (each_y - each_mean) / each_std
+        scores.append(each_std * np.trapezoid((stats.norm.cdf(x) - (x >= z)) ** 2, x))
+    return np.mean(scores)
+
+
+# --- numbers ---------------------------------------------------------------------------------
+
+
+def test_the_line_of_the_mixture_is_the_score_of_held_out_predictions(fitted, problem):
+    y, (mean, std) = problem[1], fitted.loo()
+    line = fitted.summary().lines[-1]
+    assert line.label == "mixture"
+    assert line.n_chains == 5 + 2
+    unit = y.std()
+    assert line.crps == pytest.approx(normal_crps(y / unit, mean / unit, std / unit), rel=1e-3)
+    log_density = stats.norm(mean / unit, std / unit).logpdf(y / unit)
+    assert line.log_score == pytest.approx(log_density.mean(), rel=1e-9)
+    inside = [abs(a - b) <= 1.959963984540054 * c for a, b, c in zip(y, mean, std, strict=True)]
+    assert line.coverage == pytest.approx(sum(inside) / 24)
+
+
+def test_weights_are_votes(fitted):
+    found = fitted.summary()
+    *structures, mixture = found.lines
+    assert [line.n_chains for line in structures] == [5, 1, 1]
+    assert sum(line.weight for line in structures) == pytest.approx(1.0)
+    assert mixture.weight == 1.0
+    of_chain = [w for e in fitted.ensembles_ for w in np.bincount(e.chain, e.weights)]
+    assert found.effective_chains == pytest.approx(1 / sum(w**2 for w in of_chain))
+    for line, ensemble in zip(structures, fitted.ensembles_, strict=True):
+        assert line.weight == pytest.approx(np.sum(ensemble.weights), abs=1e-12)
+
+
+def test_the_line_of_a_structure_is_the_score_of_its_chains_alone(fitted, problem):
+    """Also of one that has lost its vote: it is scored, but never asked."""
+    y = (problem[1] - problem[1].mean()) / problem[1].std()
+    for place in (1, 2):  # a plain GP: one chain, no mixture
+        moments = fitted._parts[place].trained.held_out.moments
+        expected = normal_crps(y, moments.mean[0, :, 0], np.sqrt(moments.var[0, :, 0]))
+        assert fitted.summary().lines[place].crps == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_mixing_of_a_deep_structure_is_reported(fitted):
+    (mixing,) = fitted.summary().mixing
+    assert mixing.label == fitted.summary().lines[0].label
+    assert mixing.n_iterations == 30
+    # Nine iterations have all rows, and the last four of them count.
+    late = [
+        np.log(path)[:, -4:] for kind in ("lengthscale", "scale") for path in fitted.trace_[kind]
+    ]
+    found = [convergence.split_rhat(path) for path in late if np.ptp(path) > 0]
+    assert mixing.rhat == pytest.approx(max(np.max(each) for each in found))
+    assert mixing.effective > 0
+    assert 0 < mixing.angle <= 2 * np.pi and mixing.evaluations >= 1
+
+
+@pytest.mark.parametrize("n_iter", [1, 2, 3])
+def test_short_paths_are_reported_without_a_warning(problem, n_iter):
+    """Too short for R-hat; a warning would be an error."""
+    found = DGP(**(SMALL | {"n_iter": n_iter, "n_chains": 2})).fit(*problem).summary()
+    (mixing,) = found.mixing
+    assert np.isnan(mixing.rhat) and np.isnan(mixing.effective)
+    assert mixing.n_iterations == n_iter
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def test_the_text_has_a_row_for_each_structure(fitted):
+    found = fitted.summary()
+    text = str(found)
+    assert repr(found) == text
+    for line in found.lines:
+        (row,) = [each for each in text.splitlines() if re.match(rf"{line.label} +\d", each)]
+        assert row.split()[-5:] == [
+            str(line.n_chains), f"{line.weight:.2f}", f"{line.crps:.4f}",
+            f"{line.log_score:.2f}", f"{line.coverage:.1%}",
+        ]  # fmt: skip
+    for words in ("GP, matern52", "GP, squared exponential", "DGP, 2 layers, matern52", "mixture"):
+        assert words in text
+    assert f"multiplied by {found.scale[0]:.2f}" in text
+    assert "24 rows" in text
+
+
+def test_without_held_out_predictions_the_report_says_so(problem):
+    for emulator in (GP(), DGP(**(SMALL | {"n_chains": 2}))):
+        found = emulator.fit(*problem).summary()
+        assert found.prediction_rhat is None and found.troubles == ()
+        assert found.lines[-1].crps is None
+        assert "Nothing was held out" in str(found)
+
+
+def test_decisions_stand_in_the_text(fitted):
+    base = fitted.summary()
+    changed = report.Report(**{**vars(base), "decisions": ("It was decided.",)})
+    assert "It was decided." in str(changed).splitlines()
+
+
+# --- troubles --------------------------------------------------------------------------------
+
+
+def report_of(y, std, chains=1):
+    """Of predictions of zero, with this standard deviation, of outputs (n, q)."""
+    moments = Gaussian(np.zeros((chains, *y.shape)), np.full((chains, *y.shape), std**2))
+    held_out = HeldOut(moments, np.ones((chains, len(y)), bool))
+    network = SimpleNamespace(depth=1, n_inputs=1)
+    candidate = SimpleNamespace(label="made up", network=network)
+    parts = [Part(candidate, SimpleNamespace(chains=[None] * chains, held_out=held_out))]
+    observed = Observed(y, np.arange(len(y)))
+    return report.of(parts, stacking.stack_parts(parts, observed), observed)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_right_error_bars_are_no_trouble(seed):
+    y = np.random.default_rng(seed).normal(size=(60, 2))
+    found = report_of(y, 1.0)
+    assert found.troubles == ()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found.warn()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_error_bars_that_are_too_small_are_trouble(seed):
+    """By ten: the scale may grow to three at most, so intervals stay too narrow."""
+    y = np.random.default_rng(seed).normal(size=(60, 2))
+    found = report_of(y, 0.1)
+    narrow, far_off = found.troubles
+    # The scale of a group of 12 rows comes from the other 48.
+    inside = np.mean(np.abs(y) <= 1.959963984540054 * 0.1 * 3 ** (48 / (48 + 20)))
+    np.testing.assert_allclose(
+        found.scale, 3 ** (60 / (60 + 20)), rtol=1e-5
+    )  # the search ends there
+    assert inside < 0.6
+    assert found.lines[-1].coverage == pytest.approx(inside)
+    assert f"only {inside:.0%} of 120 held-out" in narrow
+    assert f"{max(found.scale):.1f} times" in far_off
+    with pytest.warns(ConvergenceWarning) as caught:
+        found.warn()
+    assert [str(each.message) for each in caught] == [narrow, far_off]
+    assert all(trouble in str(found) for trouble in found.troubles)
+
+
+def test_error_bars_too_small_by_two_are_mended_and_told():
+    y = np.random.default_rng(0).normal(size=(200, 1))
+    (trouble,) = report_of(y, 0.45).troubles
+    assert "multiplied by that" in trouble
+
+
+def test_an_output_far_away_from_its_prediction_is_trouble():
+    """Two of sixty outside is no bad coverage, and one of them at 5000 standard deviations."""
+    y = np.random.default_rng(0).normal(size=(60, 1))
+    y[17] = 5000.0
+    (trouble,) = report_of(y, 1.0).troubles
+    assert "standard deviations from its prediction" in trouble
+    assert int(re.search(r"lies (\d+) standard", trouble)[1]) > 1000
+
+
+def test_too_few_rows_for_the_inputs_are_trouble():
+    y = np.random.default_rng(0).normal(size=(9, 1))
+    (trouble,) = report_of(y, 1.0).troubles
+    assert (
+        trouble.startswith("9 distinct runs of 1 inputs are too few") and "10 would do" in trouble
+    )
+
+
+def test_agreeing_chains_have_an_rhat_of_one():
+    y = np.random.default_rng(0).normal(size=(30, 1))
+    assert report_of(y, 1.0, chains=3).prediction_rhat == pytest.approx(1.0)
+    assert report_of(y, 1.0).prediction_rhat is None
+
+
+def test_a_single_voice_is_not_taken_for_nothing_held_out():
+    """With all votes there is no R-hat, but there are scores, weights and a scale."""
+    y = np.random.default_rng(0).normal(size=(30, 1))
+    text = str(report_of(y, 1.0))
+    assert "Nothing was held out" not in text
+    assert "30 rows" in text and "worth 1.0 equal chains" in text
+
+
+def test_a_constant_output_is_no_trouble(problem):
+    x, _ = problem
+    with pytest.warns(DataWarning, match="constant") as caught:
+        emulator = DGP(**SMALL).fit(x, np.full(24, 7.5))
+    assert not [each for each in caught if issubclass(each.category, ConvergenceWarning)]
+    mean, std = emulator.predict(x[:3] + 0.1, return_std=True)
+    np.testing.assert_allclose(mean, 7.5, rtol=1e-8)
+    assert np.all(np.isfinite(std)) and np.all(std < 1e-3)
+    found = emulator.summary()
+    assert sum(line.weight for line in found.lines[:-1]) == pytest.approx(1.0)
+    assert found.lines[-1].coverage == 1.0
