@@ -54,7 +54,7 @@ def emulator_in_full(device: str = "cpu", **settings: Any):
     """A ``DGP`` that runs all its iterations, on the device, where its version has a say in it."""
     from deepemu import DGP
 
-    wanted = {"early_stopping": False, "device": device}
+    wanted = {"early_stopping": False, "stacking": False, "device": device}
     known = DGP().get_params()
     return DGP(
         **{name: value for name, value in wanted.items() if name in known},
@@ -87,7 +87,7 @@ def no_imputation() -> Iterator[None]:
 
 def n_evaluations(emulator) -> int:
     """Slice evaluations of all updates since the start of the fit."""
-    return int(sum(chain.imputation.evaluations for chain in emulator._chains))
+    return int(sum(chain.imputation.evaluations for chain in emulator._parts[0].trained.chains))
 
 
 def timed_training(job: Job) -> Result:

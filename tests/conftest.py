@@ -1,8 +1,10 @@
 """What all tests share. Public estimators are tested with JAX as the user has it: float64 off."""
 
 import functools
+import gc
 import os
 from collections.abc import Iterator
+from pathlib import Path
 from unittest import mock
 
 import jax
@@ -30,6 +32,21 @@ def quick_programs() -> Iterator[None]:
         mock.patch.object(_runtime, "_options", fresh(_runtime._options)),
     ):
         yield
+
+
+MOST_MAPS = 20_000
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs_in_bounds() -> Iterator[None]:
+    """Every compiled program holds some of the memory maps that Linux allows a process, 65530 by
+    default; LLVM crashes where there are no more. A module that leaves many gives them back."""
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
+        _runtime._program.cache_clear()
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.fixture(autouse=True)
