@@ -327,7 +327,7 @@ def predict_chains(chains: Sequence[tuple[Ensemble, int]], x: np.ndarray) -> Gau
             _mixed_groups(
                 ensemble,
                 group,
-                [_joined([next(found) for _ in _pieces(ensemble, x)]) for _ in group],
+                [joined([next(found) for _ in _pieces(ensemble, x)]) for _ in group],
             )
             for (ensemble, _), group in zip(chains, groups, strict=True)
         ]
@@ -353,8 +353,9 @@ def _pieces(ensemble: Ensemble, x: np.ndarray) -> list[np.ndarray]:
     return [x[first : first + size] for first in range(0, len(x), size)]
 
 
-def _joined(pieces: Sequence[Gaussian]) -> Gaussian:
-    return jax.tree.map(lambda *parts: np.concatenate(parts), *pieces)
+def joined(pieces: Sequence[T], axis: int = 0) -> T:
+    """Equal trees, joined leaf by leaf along an axis that they have."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
 
 
 def _blocks(ensemble: Ensemble, level: int) -> tuple[int, int]:
@@ -510,14 +511,16 @@ def fill_in(
     rows = [np.flatnonzero(of_chain) for of_chain in left_out]
     means = _conditional_means(net, chains, data, [x[of_chain] for of_chain in rows])
     return [
-        with_latents(chain, jax.tree.map(_put_at(at), to_numpy(chain.imputation.latents), mean))
+        with_latents(chain, jax.tree.map(put_at(at), to_numpy(chain.imputation.latents), mean))
         for chain, mean, at in zip(chains, means, rows, strict=True)
     ]
 
 
-def _put_at(rows: np.ndarray) -> Callable[[np.ndarray, np.ndarray], np.ndarray]:
-    def put(whole: np.ndarray, part: np.ndarray) -> np.ndarray:
-        whole = whole.copy()
+def put_at(rows: np.ndarray) -> Callable[[Array | np.ndarray, Any], np.ndarray]:
+    """A function that gives a copy of an array with some of its rows replaced."""
+
+    def put(whole: Array | np.ndarray, part: Any) -> np.ndarray:
+        whole = np.array(whole)
         whole[rows] = part
         return whole
 

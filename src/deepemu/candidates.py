@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepemu import _boundary, training
-from deepemu.core.gaussian import Gaussian
 from deepemu.core.network import Network, Params
 from deepemu.folds import HeldOut, pack
 from deepemu.training import Plan, Trained
@@ -78,10 +77,6 @@ def _with_new_sites(before: Trained, x: np.ndarray) -> HeldOut | None:
     if held_out is None or not len(x):
         return held_out
     voices = [(before.ensemble, chain) for chain in range(len(before.chains))]
-    new, old = _boundary.predict_chains(voices, x), held_out.moments
-    moments = Gaussian(
-        np.concatenate([old.mean, new.mean], axis=1),  # type: ignore[arg-type]
-        np.concatenate([old.var, new.var], axis=1),  # type: ignore[arg-type]
-    )
+    moments = _boundary.joined([held_out.moments, _boundary.predict_chains(voices, x)], axis=1)
     unseen = np.ones((len(voices), len(x)), bool)
     return HeldOut(moments, np.concatenate([held_out.unseen, unseen], axis=1))

@@ -124,7 +124,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         """Add rows and go on training from the present state.
 
         Deep structures run a fifth of their iterations. Scaling is kept. Hidden variables of new
-        rows start at their conditional mean given each chain's last imputation. Deep structures
+        rows start at their conditional mean given each chain's last imputation. All structures
         predict new rows before they are added, and these predictions join the held-out ones.
         """
         check_is_fitted(self, "ensembles_")

@@ -66,13 +66,8 @@ def pack_without(sites: Replicates, rows: np.ndarray) -> Data:
 
 def forget(chain: sem.Chain, rows: np.ndarray) -> sem.Chain:
     """The chain with zeros for the hidden variables of some sites, as padding has."""
-
-    def cleared(latent: np.ndarray) -> np.ndarray:
-        latent = np.array(latent)
-        latent[np.flatnonzero(rows)] = 0.0
-        return latent
-
-    latents = jax.tree.map(cleared, chain.imputation.latents)
+    put = _boundary.put_at(np.flatnonzero(rows))
+    latents = jax.tree.map(lambda latent: put(latent, 0.0), chain.imputation.latents)
     return _boundary.with_latents(chain, latents)
 
 
@@ -116,5 +111,5 @@ def _by_fold(rows: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
 def one_row(parts: Sequence[Gaussian], rows: np.ndarray) -> HeldOut:
     """Predictions (1, m, q) of each fold in turn as those of a single chain that saw none of it."""
     order = np.argsort(np.concatenate([np.flatnonzero(left_out) for left_out in rows]))
-    joined = jax.tree.map(lambda *each: np.concatenate(each, axis=1)[:, order], *parts)
-    return HeldOut(joined, np.ones((1, len(order)), bool))
+    moments = jax.tree.map(lambda each: each[:, order], _boundary.joined(parts, axis=1))
+    return HeldOut(moments, np.ones((1, len(order)), bool))

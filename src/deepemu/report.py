@@ -132,8 +132,11 @@ def _mixture_of(held_out: HeldOut, some: np.ndarray) -> Gaussian:
 
 
 def _scores(moments: Gaussian, observed: Observed) -> dict[str, float]:
-    mean, std = np.asarray(moments.mean)[observed.site], np.sqrt(moments.var)[observed.site]
-    return {score.__name__: score(observed.y, mean, std) for score in (crps, log_score, coverage)}
+    mean, var = stacking.at_rows(moments, observed)
+    return {
+        score.__name__: score(observed.y, mean, np.sqrt(var))
+        for score in (crps, log_score, coverage)
+    }
 
 
 def _prediction_rhat(held_out: HeldOut, weights: np.ndarray) -> float | None:
@@ -213,9 +216,8 @@ def _furthest(stacked: Stacked, observed: Observed) -> float:
     """The largest held-out error in standard deviations."""
     if stacked.held_out is None:
         return 0.0
-    mean, std = np.asarray(stacked.held_out.mean), np.sqrt(stacked.held_out.var)
-    errors = standardised_errors(observed.y, mean[observed.site], std[observed.site])
-    return float(np.max(np.abs(errors)))
+    mean, var = stacking.at_rows(stacked.held_out, observed)
+    return float(np.max(np.abs(standardised_errors(observed.y, mean, np.sqrt(var)))))
 
 
 def _in_words(report: Report) -> list[str]:

@@ -13,8 +13,9 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, ndtri
 from scipy.stats import norm
 
+from deepemu import _boundary
 from deepemu.candidates import Candidate
-from deepemu.core.gaussian import Gaussian
+from deepemu.core.gaussian import Gaussian, mixture
 from deepemu.core.predict import Ensemble
 from deepemu.diagnostics import LEVEL, crps
 from deepemu.folds import HeldOut
@@ -90,8 +91,7 @@ def _row_scores(parts: Sequence[Part], observed: Observed) -> np.ndarray:
     if held_out is None:
         raise ValueError("parts without held-out predictions cannot be compared")
     log_density, unseen = log_scores(held_out, observed), held_out.unseen[:, observed.site]
-    weights = np.maximum(stacking_weights(log_density, unseen), LEAST_WEIGHT)
-    shares = _shares(weights[:, None] * unseen)[..., None]
+    shares = _shares_of_unaware(stacking_weights(log_density, unseen), unseen)
     return logsumexp(log_density, b=shares, axis=0).sum(axis=1)
 
 
@@ -128,7 +128,7 @@ def _without_own_vote(
 
 def _scaled(mixed: Gaussian, observed: Observed) -> tuple[np.ndarray, Gaussian]:
     """The scale, and predictions with scales that a site's own group had no part in."""
-    mean, var = _at(mixed, observed.site)
+    mean, var = at_rows(mixed, observed)
     scaled = np.array(mixed.var)
     group = _groups(scaled)
     for each in range(N_GROUPS):
@@ -164,10 +164,7 @@ def join(parts: Sequence[HeldOut | None]) -> HeldOut | None:
     given = [part for part in parts if part is not None]
     if len(given) < len(parts):
         return None
-    moments = Gaussian(
-        np.concatenate([part.moments.mean for part in given]),  # type: ignore[arg-type]
-        np.concatenate([part.moments.var for part in given]),  # type: ignore[arg-type]
-    )
+    moments = _boundary.joined([part.moments for part in given])
     return HeldOut(moments, np.concatenate([part.unseen for part in given]))
 
 
@@ -219,12 +216,16 @@ def _shares(values: np.ndarray) -> np.ndarray:
 
 def unseen_mixture(held_out: HeldOut, weights: np.ndarray) -> Gaussian:
     """Moments (sites, q) of the mixture, at each site, of the chains that had not seen it."""
-    # Where all of them have lost their votes they count the same.
-    asked = np.maximum(weights, LEAST_WEIGHT)
-    shares = _shares(asked[:, None] * held_out.unseen)[..., None]
-    mean = (shares * held_out.moments.mean).sum(axis=0)
-    spread = held_out.moments.var + (held_out.moments.mean - mean) ** 2
-    return Gaussian(mean, (shares * spread).sum(axis=0))
+    shares = _shares_of_unaware(weights, held_out.unseen)
+    return mixture(held_out.moments, shares)  # type: ignore[arg-type]
+
+
+def _shares_of_unaware(weights: np.ndarray, unseen: np.ndarray) -> np.ndarray:
+    """Shares (chains, n, 1) of the chains that had not seen a row or site.
+
+    Where all of them have lost their votes they count the same.
+    """
+    return _shares(np.maximum(weights, LEAST_WEIGHT)[:, None] * unseen)[..., None]
 
 
 def deviation_scale(y: np.ndarray, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
@@ -250,5 +251,6 @@ def _covering_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
     return float(np.quantile(np.abs(y - mean) / std, LEVEL) / ndtri((1.0 + LEVEL) / 2.0))
 
 
-def _at(moments: Gaussian, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return np.asarray(moments.mean)[site], np.asarray(moments.var)[site]
+def at_rows(moments: Gaussian, observed: Observed) -> tuple[np.ndarray, np.ndarray]:
+    """Means and variances (n, q) at rows, given those at sites."""
+    return np.asarray(moments.mean)[observed.site], np.asarray(moments.var)[observed.site]

@@ -18,8 +18,9 @@ def mixture(components: Gaussian, weights: Array) -> Gaussian:
 
     Equation (6) of the paper with ω_i = 1/N. The squared deviations are taken from the mixture
     mean, because the paper's Σ μ_i² − μ² cancels where the mean is large against the spread.
+    Weights (N,) hold everywhere; with more axes they may differ between places.
     """
-    weights = weights.reshape(-1, *[1] * (components.mean.ndim - 1))
+    weights = weights.reshape(*weights.shape, *[1] * (components.mean.ndim - weights.ndim))
     mean = (weights * components.mean).sum(axis=0)
     spread = components.var + (components.mean - mean[None]) ** 2
     return Gaussian(mean, (weights * spread).sum(axis=0))
