@@ -138,6 +138,33 @@ def test_a_smooth_function_is_emulated_as_well_as_by_a_gp():
     assert error < 1.2 * of_gp
 
 
+def test_a_very_smooth_function_gets_a_smaller_nugget():
+    """Eight inputs that enter almost linearly: the process variance is far above that of y, and a
+    nugget of a millionth of it is a visible error."""
+    rng = np.random.default_rng(5)
+    x, at = rng.random((80, 8)), rng.random((200, 8))
+
+    def smooth(x):
+        return np.log(1.0 + x[:, 0]) * (1.0 + 0.1 * x[:, 1] * x[:, 2]) + 0.1 * x[:, 3:].sum(axis=1)
+
+    error, of_gp = (
+        np.sqrt(np.mean((each.predict(at) - smooth(at)) ** 2))
+        for each in (fit(x, smooth(x), max_depth=1), GP().fit(x, smooth(x)))
+    )
+    assert error < 0.5 * of_gp
+
+
+@pytest.mark.parametrize(
+    ("given", "of_plain"), [(1e-6, 1e-8), (1e-7, 1e-8), (1e-3, 1e-3), (2e-6, 2e-6)]
+)
+def test_a_nugget_that_says_how_much_noise_there_is_is_taken_at_its_word(given, of_plain):
+    for candidate in Emulator(nugget=given)._candidates(2, 1, 20):
+        np.testing.assert_allclose(np.exp(candidate.start[0].log_nugget), of_plain)
+        assert not candidate.network.layers[0].free_nugget
+    for candidate in Emulator(nugget="estimate")._candidates(2, 1, 20):
+        assert candidate.network.layers[0].free_nugget
+
+
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_few_rows_get_plain_processes_only(n):
     x = np.linspace(0, 1, n)[:, None]

@@ -1,9 +1,10 @@
 """The user's description of a network, its translation, and fits of networks of many shapes."""
 
+import mpmath
 import numpy as np
 import pytest
 
-from deepemu import DGP, InputError, Layer
+from deepemu import DGP, GP, InputError, Layer
 from deepemu.core import kernels
 from deepemu.core.priors import Gamma, Independent, InverseGamma, Reference
 from deepemu.layers import build_network, prior_by_name
@@ -179,3 +180,50 @@ def test_a_deep_emulator_estimates_noise():
     emulator = DGP(width=1, nugget="estimate", **settings, **SMOOTH).fit(x, y)
     scale, nugget = (emulator.trace_[name][-1][0, 10:, 0] for name in ("scale", "nugget"))
     assert np.mean(np.sqrt(scale * nugget)) * y.std() == pytest.approx(0.2, rel=0.3)
+
+
+# --- small nuggets ---------------------------------------------------------------------------
+
+
+def test_one_layer_may_have_a_smaller_nugget_than_several():
+    build_network([Layer(nugget=1e-9)], 2, 1)
+    build_network([Layer(width=2), Layer(nugget=1e-7)], 2, 1)
+    with pytest.raises(InputError, match="nugget of layer 1 is 9e-10; it must be .* least 1e-09"):
+        build_network([Layer(nugget=9e-10)], 2, 1)
+    with pytest.raises(InputError, match="nugget of layer 2 is 9e-08; it must be .* least 1e-07"):
+        build_network([Layer(width=2), Layer(nugget=9e-8)], 2, 1)
+
+
+@pytest.mark.parametrize("kernel", ["squared_exponential", "matern52"])
+def test_the_smallest_nugget_leaves_the_variance_its_digits(kernel):
+    """Against a computation with 60 digits: correlations near one, a condition of 1e10."""
+    rng = np.random.default_rng(0)
+    x, at = rng.random((30, 2)), rng.random((5, 2))
+    emulator = GP(kernel=kernel, nugget=1e-9).fit(x, x[:, 0] + 0.1 * x[:, 1] ** 2)
+    lengthscale, scale = emulator.trace_["lengthscale"][0][0, 0, 0], emulator.trace_["scale"][0]
+    core, core_at = (emulator._data.scaling.x_to_core(each) for each in (x, at))
+    _, std = emulator.predict(at, return_std=True)
+    exact = np.array([exact_variance(kernel, core, one, lengthscale, 1e-9) for one in core_at])
+    unit = emulator._data.y.std() * np.sqrt(scale.item())
+    np.testing.assert_allclose(std / unit, np.sqrt(exact), rtol=1e-3)
+
+
+def exact_variance(kernel, x, at, lengthscale, nugget):
+    """1 + η - rᵀ(R + ηI)⁻¹r in mpmath."""
+    with mpmath.workdps(60):
+        square_root = mpmath.sqrt(5)
+
+        def correlation(a, b):
+            product = mpmath.mpf(1)
+            for first, second, length in zip(a, b, lengthscale, strict=True):
+                r = abs(mpmath.mpf(first) - mpmath.mpf(second)) / mpmath.mpf(length)
+                smooth = mpmath.exp(-(r**2))
+                rough = (1 + square_root * r + 5 * r**2 / 3) * mpmath.exp(-square_root * r)
+                product *= smooth if kernel == "squared_exponential" else rough
+            return product
+
+        matrix = mpmath.matrix([[correlation(a, b) for b in x] for a in x])
+        matrix += mpmath.mpf(nugget) * mpmath.eye(len(x))
+        cross = mpmath.matrix([correlation(a, at) for a in x])
+        explained = (cross.T * mpmath.lu_solve(matrix, cross))[0]
+        return float(1 + mpmath.mpf(nugget) - explained)

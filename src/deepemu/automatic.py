@@ -12,7 +12,7 @@ from deepemu.core.predict import Ensemble
 from deepemu.emulator import FEWEST_ROWS, N_FOLDS, BaseEmulator, child_seed
 from deepemu.errors import InputError
 from deepemu.estimators import DGP, KERNELS, companions, words
-from deepemu.layers import Layer, require_whole
+from deepemu.layers import require_whole
 from deepemu.stacking import Gain, Observed, Part
 from deepemu.validation import Replicates
 
@@ -40,7 +40,8 @@ class Emulator(BaseEmulator):
     width : int or None
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
     nugget : float or "estimate"
-        Nugget relative to the scale of the outputs; "estimate" models noise.
+        Nugget relative to the scale of the outputs; "estimate" models noise. Up to 1e-6 it only
+        interpolates; plain Gaussian processes, which need less of it, then have 1e-8.
     n_chains : int
         Chains of each deep structure of two layers, at least 4; three layers get 4.
     n_iter : int
@@ -90,7 +91,7 @@ class Emulator(BaseEmulator):
         if self.n_chains < N_FOLDS:
             raise InputError(f"n_chains is {self.n_chains}; it must be at least {N_FOLDS}.")
         self._deep(2, KERNELS[0], N_FOLDS, None).candidate(n_inputs, n_outputs, N_FOLDS)
-        return [*companions(Layer(nugget=self.nugget), n_inputs, n_outputs)]
+        return [*companions(self.nugget, n_inputs, n_outputs)]
 
     def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None) -> DGP:
         return DGP(

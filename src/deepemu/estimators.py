@@ -36,6 +36,9 @@ LONGEST_BLOCK = training.CHECK_EVERY
 STARTING_NUGGET = 1e-3
 SAMPLED_NUGGET = Gamma(1.5, 3.9)
 KERNELS = ("matern52", "squared_exponential")
+# A nugget up to the first interpolates; the plain processes beside a deep one then have the second.
+INTERPOLATES = 1e-6
+NUGGET_OF_ONE_LAYER = 1e-8
 SWEEPS: dict[str, impute.Moves] = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
 M_STEPS: dict[str, sem.MStep] = {"imputation": sem.Maximise(), "full_bayes": sem.Sample()}
 
@@ -274,7 +277,7 @@ class DGP(BaseEmulator):
         stacks = self.stacking and enough
         deep = self.candidate(n_inputs, n_outputs, N_FOLDS if stacks else 0)
         last = self._layers(n_inputs)[-1]
-        return [deep, *companions(last, n_inputs, n_outputs)] if stacks else [deep]
+        return [deep, *companions(last.nugget, n_inputs, n_outputs)] if stacks else [deep]
 
     def candidate(self, n_inputs: int, n_outputs: int, n_folds: int) -> Deep:
         """The deep network alone, trained without folds of rows in turn."""
@@ -377,9 +380,16 @@ def _shallow(layer: Layer, n_inputs: int, n_outputs: int, n_folds: int) -> Shall
     return Shallow(f"GP, {_kernels_in_words([layer])}", network, start, n_folds)
 
 
-def companions(last: Layer, n_inputs: int, n_outputs: int) -> list[Shallow]:
-    """Plain Gaussian processes with the noise model of a deep network's last layer."""
-    layers = [Layer(kernel=k, prior="reference", nugget=last.nugget) for k in KERNELS]
+def companions(nugget: float | str, n_inputs: int, n_outputs: int) -> list[Shallow]:
+    """Plain Gaussian processes with the noise model of a deep network.
+
+    A nugget that only interpolates is there for the equations of several layers. Of a very smooth
+    function, whose process variance is a million times that of the outputs, it still costs
+    accuracy; one layer does with less.
+    """
+    if is_real(nugget) and nugget <= INTERPOLATES:
+        nugget = NUGGET_OF_ONE_LAYER
+    layers = [Layer(kernel=k, prior="reference", nugget=nugget) for k in KERNELS]
     return [_shallow(layer, n_inputs, n_outputs, N_FOLDS) for layer in layers]
 
 

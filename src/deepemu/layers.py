@@ -13,7 +13,9 @@ from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Prior, R
 from deepemu.errors import InputError
 
 ESTIMATE = "estimate"
+# The linked variance of a deep network sums terms of the size of R⁻¹; that of one layer does not.
 SMALLEST_NUGGET = 1e-7
+SMALLEST_NUGGET_OF_ONE_LAYER = 1e-9
 
 _PRIORS: dict[str, Prior] = {
     "gamma": Independent(Gamma()),
@@ -44,8 +46,8 @@ class Layer:
         Prior on lengthscales and nugget.
     scale : float, "estimate" or None
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
-    nugget : float of at least 1e-7, or "estimate"
-        Nugget relative to the scale. Below 1e-7 round-off would pass for uncertainty.
+    nugget : float of at least 1e-7 (1e-9 where there is no other layer), or "estimate"
+        Nugget relative to the scale. Below that round-off would pass for uncertainty.
     """
 
     width: int | None = None
@@ -61,6 +63,7 @@ class Layer:
 def build_network(layers: Sequence[Layer], n_inputs: int, n_outputs: int) -> Network:
     """The static structure, with every choice checked."""
     specs: list[LayerSpec] = []
+    least = SMALLEST_NUGGET if len(layers) > 1 else SMALLEST_NUGGET_OF_ONE_LAYER
     for index, layer in enumerate(_with_scales(layers)):
         last = index == len(layers) - 1
         width = n_outputs if layer.width is None and last else layer.width
@@ -71,6 +74,7 @@ def build_network(layers: Sequence[Layer], n_inputs: int, n_outputs: int) -> Net
         )
         n_previous = specs[-1].width if specs else 0
         require_flag(f"connect_input of layer {index + 1}", layer.connect_input)
+        _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", least)
         connected = bool(layer.connect_input) or index == 0
         specs.append(_spec(layer, index, int(width), n_previous + connected * n_inputs))  # type: ignore[arg-type]
     return Network(n_inputs, tuple(specs))
@@ -90,7 +94,6 @@ def _spec(layer: Layer, index: int, width: int, n_columns: int) -> LayerSpec:
     require_choice(layer.kernel, f"kernel of layer {index + 1}", kernels.NAMES)
     require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", ("ard", "shared"))
     _number_or_estimate(layer.scale, f"scale of layer {index + 1}", 0.0)
-    _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", SMALLEST_NUGGET)
     return LayerSpec(
         kernel=kernels.by_name(layer.kernel),
         reads=_reads(layer, index, width, n_columns),

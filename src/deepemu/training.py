@@ -8,6 +8,7 @@ import numpy as np
 
 from deepemu import _boundary, folds, imputation
 from deepemu._progress import Interrupt, Progress, deferred_interrupt
+from deepemu._types import Array
 from deepemu.core import impute, sem
 from deepemu.core.network import Data, Latents, LayerParams, Network, Params
 from deepemu.core.predict import Ensemble
@@ -28,7 +29,6 @@ ROUND_OFF = 1e-9
 GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
 GP_SCOUT_STEPS = 15
 GP_STEPS = 200
-GP_FOLD_STEPS = 20
 GP_TOLERANCE = 1e-7
 
 
@@ -317,34 +317,29 @@ def train_single_layer(
 ) -> Trained:
     """A plain Gaussian process: the best of several ascents, and one member."""
     starts, data = _gp_starts(params, seed), pack(sites)
-    fitted, values = _boundary.fit_single_layer(
-        network, starts, data, GP_SCOUT_STEPS, GP_STEPS, GP_TOLERANCE
-    )
+    fitted, values = _best_ascent(network, starts, data)
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     imputation.require_finite(trace.log_density)
     chains = [_boundary.to_numpy(sem.Chain((fitted,), starting_imputation((), 1.0)))]
-    held_out = _refit_folds(network, sites, fitted, starts, seed, n_folds) if n_folds else None
+    held_out = _refit_folds(network, sites, starts, seed, n_folds) if n_folds else None
     return Trained(imputation.as_they_are(network, data, chains), chains, trace, 1, held_out)
 
 
+def _best_ascent(network: Network, starts: LayerParams, data: Data) -> tuple[LayerParams, Array]:
+    return _boundary.fit_single_layer(network, starts, data, GP_SCOUT_STEPS, GP_STEPS, GP_TOLERANCE)
+
+
 def _refit_folds(
-    network: Network,
-    sites: Replicates,
-    fitted: LayerParams,
-    starts: LayerParams,
-    seed: int,
-    n_folds: int,
+    network: Network, sites: Replicates, starts: LayerParams, seed: int, n_folds: int
 ) -> HeldOut:
-    """Predictions of each fold by the process without it, from parameters that climb on from the
-    best of all rows: the same program, given that point as its only start."""
-    again = jax.tree.map(lambda best, all_: np.broadcast_to(best, all_.shape), fitted, starts)
+    """Predictions of each fold by the process that was fitted without it, by the same program."""
     n_folds = min(n_folds, len(sites.x))
     left_out = folds.left_out(seed, len(sites.x), n_folds, n_folds)
     parts = []
     for rows in left_out:
         data = folds.pack_without(sites, rows)
-        params, _ = _boundary.fit_single_layer(network, again, data, 0, GP_FOLD_STEPS, GP_TOLERANCE)
+        params, _ = _best_ascent(network, starts, data)
         chains = [sem.Chain((params,), starting_imputation((), 1.0))]
         ensemble = imputation.as_they_are(network, data, chains)
         parts.append(_boundary.predict_chains([(ensemble, 0)], sites.x[rows]))
@@ -363,6 +358,6 @@ def _gp_starts(params: LayerParams, seed: int) -> LayerParams:
 
 
 def _random_logs(seed: int, shape: tuple[int, ...]) -> list[np.ndarray]:
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng([seed, 1])  # not the stream that draws the folds
     low, high = np.log(GP_STARTS[0]), np.log(GP_STARTS[-1])
     return [generator.uniform(low, high, shape) for _ in range(2)]
