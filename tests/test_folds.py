@@ -258,6 +258,22 @@ def test_a_gp_predicts_folds_as_if_fitted_without_them():
         np.testing.assert_allclose(np.sqrt(held_out.moments.var[0, rows, 0]), std, rtol=1e-3)
 
 
+def test_a_gp_does_not_see_the_outputs_that_it_predicts(rng):
+    """Not in a single bit: not by where the ascents start either."""
+    x = rng.random((14, 2))
+    y = np.sin(7 * x[:, :1]) + x[:, 1:]
+    network = build_network([Layer(prior="reference")], 2, 1)
+    (start,) = training.starting_params(network, [1.0], [1e-6])
+    hidden = folds.left_out(3, 14, 4, 4)[1]
+    first, second = (
+        training.train_single_layer(network, sites_of(x, outputs), start, 3, 4).held_out.moments
+        for outputs in (y, np.where(hidden[:, None], -7.0, y))
+    )
+    np.testing.assert_array_equal(first.mean[0, hidden], second.mean[0, hidden])
+    np.testing.assert_array_equal(first.var[0, hidden], second.var[0, hidden])
+    assert np.all(first.mean[0, ~hidden] != second.mean[0, ~hidden])
+
+
 @pytest.mark.parametrize("n_sites", [2, 3, 5])
 def test_few_sites_are_each_predicted_once(n_sites):
     """Fewer sites than folds: one fold a site."""
@@ -288,6 +304,8 @@ def test_without_stacking_there_is_one_mixture_of_equal_members(rng, change):
     with pytest.raises(InputError, match="No rows were held out"):
         emulator.loo()
     assert emulator.loo(conditional=True)[0].shape == (n,)
+    first, *_ = emulator.plot_diagnostics().axes
+    assert first.get_title(loc="left").startswith("Conditional leave-one-out predictions")
 
 
 @pytest.mark.parametrize("shape", [(12,), (12, 1), (12, 2)])

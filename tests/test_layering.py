@@ -62,6 +62,8 @@ ORDER = (
     "automatic",
     "linking",
     "design",
+    "archive",
+    "codec",
     "persistence",
     "cli",
 )

@@ -186,10 +186,10 @@ def test_a_deep_emulator_estimates_noise():
 
 
 def test_one_layer_may_have_a_smaller_nugget_than_several():
-    build_network([Layer(nugget=1e-9)], 2, 1)
+    build_network([Layer(nugget=1e-8)], 2, 1)
     build_network([Layer(width=2), Layer(nugget=1e-7)], 2, 1)
-    with pytest.raises(InputError, match="nugget of layer 1 is 9e-10; it must be .* least 1e-09"):
-        build_network([Layer(nugget=9e-10)], 2, 1)
+    with pytest.raises(InputError, match="nugget of layer 1 is 9e-09; it must be .* least 1e-08"):
+        build_network([Layer(nugget=9e-9)], 2, 1)
     with pytest.raises(InputError, match="nugget of layer 2 is 9e-08; it must be .* least 1e-07"):
         build_network([Layer(width=2), Layer(nugget=9e-8)], 2, 1)
 
@@ -199,13 +199,15 @@ def test_the_smallest_nugget_leaves_the_variance_its_digits(kernel):
     """Against a computation with 60 digits: correlations near one, a condition of 1e10."""
     rng = np.random.default_rng(0)
     x, at = rng.random((30, 2)), rng.random((5, 2))
-    emulator = GP(kernel=kernel, nugget=1e-9).fit(x, x[:, 0] + 0.1 * x[:, 1] ** 2)
+    emulator = GP(kernel=kernel, nugget=1e-8).fit(x, x[:, 0] + 0.1 * x[:, 1] ** 2)
     lengthscale, scale = emulator.trace_["lengthscale"][0][0, 0, 0], emulator.trace_["scale"][0]
     core, core_at = (emulator._data.scaling.x_to_core(each) for each in (x, at))
     _, std = emulator.predict(at, return_std=True)
-    exact = np.array([exact_variance(kernel, core, one, lengthscale, 1e-9) for one in core_at])
+    exact = np.array([exact_variance(kernel, core, one, lengthscale, 1e-8) for one in core_at])
     unit = emulator._data.y.std() * np.sqrt(scale.item())
     np.testing.assert_allclose(std / unit, np.sqrt(exact), rtol=1e-3)
+    draws = emulator.sample_y(at, 4000)
+    np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.06)  # five standard errors
 
 
 def exact_variance(kernel, x, at, lengthscale, nugget):

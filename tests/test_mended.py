@@ -79,9 +79,9 @@ def test_a_column_that_was_constant_cannot_vary_in_an_update(problem):
         emulator.update([[0.5, 1e-6]], [1.0])
 
 
-@pytest.mark.parametrize("nugget", [1e-8, 1e-14])
+@pytest.mark.parametrize("nugget", [9e-9, 1e-14])
 def test_nuggets_below_round_off_are_refused(problem, nugget):
-    with pytest.raises(InputError, match="nugget of layer 1 is .*at least 1e-07"):
+    with pytest.raises(InputError, match="nugget of layer 1 is .*at least 1e-08"):
         GP(nugget=nugget).fit(*problem)
 
 
@@ -207,3 +207,15 @@ def test_a_hidden_scale_cannot_be_sampled():
     layers = [Layer(1, scale="estimate"), Layer()]
     with pytest.raises(InputError, match="scale of a hidden layer"):
         DGP(layers=layers, inference="full_bayes").fit([[0.0], [0.5], [1.0]], [0.0, 1.0, 0.0])
+
+
+def test_a_last_layer_whose_width_is_written_out_is_no_hidden_one():
+    layers = [Layer(2), Layer(1, scale="estimate")]
+    candidate = DGP(layers=layers, inference="full_bayes").candidate(2, 1, 0)
+    assert [spec.free_scale for spec in candidate.network.layers] == [False, True]
+
+
+def test_one_layer_may_have_the_nugget_of_one_layer():
+    Emulator(max_depth=1, nugget=1e-8)._candidates(2, 1, 20)
+    with pytest.raises(InputError, match="nugget of layer 2 is 1e-08"):
+        Emulator(nugget=1e-8)._candidates(2, 1, 20)

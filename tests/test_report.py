@@ -1,5 +1,6 @@
 """The report of a fit: its numbers by hand, its words, and when it complains."""
 
+import dataclasses
 import re
 import warnings
 from types import SimpleNamespace
@@ -8,14 +9,25 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deepemu import DGP, GP, ConvergenceWarning, DataWarning, convergence, report, stacking
+from deepemu import (
+    DGP,
+    GP,
+    ConvergenceWarning,
+    DataWarning,
+    InputError,
+    _boundary,
+    _runtime,
+    convergence,
+    report,
+    stacking,
+)
 from deepemu.core.gaussian import Gaussian
 from deepemu.folds import HeldOut
 from deepemu.stacking import Observed, Part
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
-SMALL = {"n_chains": 5, "n_iter": 30, "n_sweeps": 2, "n_imputations": 2}
+SMALL = {"n_chains": 5, "n_iter": 30, "n_sweeps": 2, "n_imputations": 4}
 
 
 @pytest.fixture(scope="module")
@@ -227,3 +239,49 @@ def test_a_constant_output_is_no_trouble(problem):
     found = emulator.summary()
     assert sum(line.weight for line in found.lines[:-1]) == pytest.approx(1.0)
     assert found.lines[-1].coverage == 1.0
+
+
+def test_the_intervals_are_counted_at_several_levels(fitted, problem):
+    y, (mean, std) = problem[1], fitted.loo()
+    table = fitted.summary().intervals
+    assert table.n == 24 and table.levels == (0.5, 0.8, 0.9, 0.95, 0.99)
+    for level, inside in zip(table.levels, table.n_inside, strict=True):
+        assert inside == np.sum(np.abs(y - mean) <= stats.norm.ppf(0.5 + level / 2) * std)
+    assert f"{table.shares[1]:.1%} (of 80%)" in str(fitted.summary())
+
+
+@pytest.mark.parametrize("few", [{"n_chains": 3}, {"n_iter": 1}, {"rows": 7}])
+def test_a_fit_that_cannot_be_checked_says_so(few):
+    """Unless that was asked for."""
+    x = np.linspace(0, 1, few.pop("rows", 10))[:, None]
+    settings = {"n_chains": 4, "n_iter": 2, "n_sweeps": 1, "verbose": False} | few
+    with pytest.warns(ConvergenceWarning, match="No rows can be held out.*stacking=False"):
+        emulator = DGP(**settings).fit(x, x[:, 0] ** 2)
+    assert "nothing checks the intervals" in str(emulator.summary())
+    DGP(**settings, stacking=False).fit(x, x[:, 0] ** 2)
+
+
+def test_predictions_of_chains_are_compared_point_by_point(problem):
+    """Against R-hat and effective sample size of means that the members give one at a time."""
+    at = problem[0][:3] + 0.01
+    fitted = DGP(**SMALL, stacking=False).fit(*problem)
+    found = fitted.prediction_convergence(at)
+    ensemble, core = fitted._parts[0].trained.ensemble, fitted._to_core(at)
+    members = []
+    with _runtime.running(_runtime.Runtime()):
+        for k in range(len(ensemble.weights)):
+            alone = dataclasses.replace(ensemble, weights=np.eye(len(ensemble.weights))[k])
+            members.append(_boundary.predict_mixture([alone], core)[0][:, 0])
+    draws = np.reshape(members, (5, 4, 3))  # chains, imputations, rows
+    assert np.all(found["rhat"] > 1.0)
+    np.testing.assert_allclose(found["rhat"], convergence.split_rhat(draws), rtol=1e-6)
+    expected = convergence.effective_sample_size(draws)
+    np.testing.assert_allclose(found["effective_sample_size"], expected, rtol=1e-6)
+    with pytest.raises(InputError, match="No deep chain has a vote"):
+        GP().fit(*problem).prediction_convergence(at)
+
+
+@pytest.mark.parametrize("verbose", ["x", 1, 0.0])
+def test_verbose_is_a_truth_value_or_none(problem, verbose):
+    with pytest.raises(InputError, match="verbose is .*; it must be True, False or None"):
+        DGP(verbose=verbose).fit(*problem)

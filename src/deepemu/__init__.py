@@ -7,12 +7,14 @@ from deepemu.errors import (
     DataWarning,
     DeepemuError,
     DeepemuWarning,
+    FileError,
     InputError,
     InterruptedFitWarning,
     NumericalError,
 )
 from deepemu.estimators import DGP, GP
 from deepemu.layers import Layer
+from deepemu.persistence import load, save
 
 __version__ = "0.1.0"
 
@@ -24,9 +26,12 @@ __all__ = [
     "DeepemuError",
     "DeepemuWarning",
     "Emulator",
+    "FileError",
     "InputError",
     "InterruptedFitWarning",
     "Layer",
     "NumericalError",
+    "load",
+    "save",
     "use_compilation_cache",
 ]

@@ -12,7 +12,7 @@ from deepemu.core.predict import Ensemble
 from deepemu.emulator import FEWEST_ROWS, N_FOLDS, BaseEmulator, child_seed
 from deepemu.errors import InputError
 from deepemu.estimators import DGP, KERNELS, companions, words
-from deepemu.layers import require_whole
+from deepemu.layers import require_verbose, require_whole
 from deepemu.stacking import Gain, Observed, Part
 from deepemu.validation import Replicates
 
@@ -86,11 +86,13 @@ class Emulator(BaseEmulator):
         require_whole("max_depth", self.max_depth)
         require_whole("n_chains", self.n_chains)
         require_whole("n_iter", self.n_iter)
+        require_verbose(self.verbose)
         if self.max_depth > DEEPEST:
             raise InputError(f"max_depth is {self.max_depth}; it must be at most {DEEPEST}.")
         if self.n_chains < N_FOLDS:
             raise InputError(f"n_chains is {self.n_chains}; it must be at least {N_FOLDS}.")
-        self._deep(2, KERNELS[0], N_FOLDS, None).candidate(n_inputs, n_outputs, N_FOLDS)
+        deepest = self._deep(min(self.max_depth, 2), KERNELS[0], N_FOLDS, None)
+        deepest.candidate(n_inputs, n_outputs, N_FOLDS)  # refuses settings that cannot be used
         return [*companions(self.nugget, n_inputs, n_outputs)]
 
     def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None) -> DGP:
@@ -173,7 +175,9 @@ class Race:
         """The kernels of two layers, the better one first; a clear loser is left out."""
         first, second = self.parts[-len(KERNELS) :]
         found = stacking.gain([first], [second], self._observed)
-        self.decisions.append(f"Gain of {words(KERNELS[0])} over {words(KERNELS[1])}: {found}.")
+        self.decisions.append(
+            f"Gain of {words(KERNELS[0])} over {words(KERNELS[1])}, likewise: {found}."
+        )
         best = list(KERNELS) if found.mean >= 0.0 else list(reversed(KERNELS))
         return best[:1] if found.is_clear or found.is_clear_loss else best
 

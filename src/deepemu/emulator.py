@@ -13,17 +13,19 @@ from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from deepemu import _boundary, _runtime, plotting, report, stacking
+from deepemu import _boundary, _runtime, convergence, plotting, report, stacking
 from deepemu.candidates import Candidate
 from deepemu.core.network import Network
+from deepemu.core.predict import Ensemble
 from deepemu.errors import InputError
 from deepemu.layers import require_whole
 from deepemu.report import Report
-from deepemu.stacking import Observed, Part
+from deepemu.stacking import Observed, Part, Stacked
 from deepemu.validation import (
     Replicates,
     Scaling,
     collapse_replicates,
+    names_of_outputs,
     require_numbers,
     require_two_sites,
     require_varied_columns,
@@ -43,14 +45,19 @@ N_FOLDS, FEWEST_ROWS = 4, 8
 
 
 @dataclass(frozen=True)
-class _Fitted:
-    """Training rows in user units, their distinct inputs in core units, and the way between."""
+class Fitted:
+    """Training rows in user units, their distinct inputs in core units, and the way between.
+
+    Inputs have names if the columns of X had; outputs always have.
+    """
 
     x: np.ndarray
     y: np.ndarray
     sites: Replicates
     scaling: Scaling
     one_dimensional: bool
+    input_names: tuple[str, ...] | None
+    output_names: tuple[str, ...]
 
 
 class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
@@ -84,7 +91,11 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         seed = seed_from(self.random_state)
         with self._training(len(sites.x)):
             found = self._train(candidates, seed, sites, _observed(network, sites, scaling, rows))
-        data = _Fitted(x.copy(), rows.copy(), sites, scaling, outputs.ndim == 1)
+        names = getattr(self, "feature_names_in_", None)
+        data = Fitted(
+            x.copy(), rows.copy(), sites, scaling, outputs.ndim == 1,
+            None if names is None else tuple(names), names_of_outputs(y, rows.shape[1]),
+        )  # fmt: skip
         return self._store(*found, data)
 
     def _train(
@@ -107,18 +118,39 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         )
         return x, np.asarray(outputs, dtype=np.float64)
 
-    def _store(self, parts: list[Part], decisions: tuple[str, ...], data: "_Fitted") -> Self:
+    def _store(self, parts: list[Part], decisions: tuple[str, ...], data: Fitted) -> Self:
         """All of the fitted state, at once and last, so that a failure changes nothing."""
         network = parts[0].candidate.network
         observed = _observed(network, data.sites, data.scaling, data.y)
         stacked = stacking.stack_parts(parts, observed)
         found = dataclasses.replace(report.of(parts, stacked, observed), decisions=decisions)
+        self._restore(data, parts, stacked, found)
+        found.warn()
+        return self
+
+    def _restore(self, data: Fitted, parts: list[Part], stacked: Stacked, found: Report) -> Self:
+        """The fitted state, from what determines all of it."""
         ensembles = stacking.weighted_ensembles(parts, stacked.weights)
         self._data, self._parts, self._stacked, self._report = data, parts, stacked, found
         self.ensembles_, self.n_outputs_ = ensembles, data.y.shape[1]
         self.weights_ = stacked.weights
-        found.warn()
+        self.n_features_in_ = data.x.shape[1]
+        if data.input_names is not None:
+            self.feature_names_in_ = np.array(data.input_names, dtype=object)
         return self
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the columns of X: those of the DataFrame of the fit, or x1, x2, …"""
+        check_is_fitted(self, "ensembles_")
+        numbered = tuple(f"x{place + 1}" for place in range(self.n_features_in_))
+        return self._data.input_names or numbered
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the columns of y: those of the DataFrame or Series of the fit, or y1, y2, …"""
+        check_is_fitted(self, "ensembles_")
+        return self._data.output_names
 
     def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
         """Add rows and go on training from the present state.
@@ -231,8 +263,10 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         return self._report
 
     def plot_diagnostics(self, output: int = 0) -> "Figure":
-        """Predictions of `loo` against the training outputs, and what the chains did, as a figure.
+        """Left-out predictions against the training outputs, and what the chains did, as a figure.
 
+        Predictions are those of rows that were held out, or of closed-form leave-one-out where none
+        were; the title says which.
         Needs matplotlib. The figure is shown by a notebook, or saved by its ``savefig``.
         """
         check_is_fitted(self, "ensembles_")
@@ -240,15 +274,52 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
             raise InputError(
                 f"output is {output!r}; it must be between 0 and {self.n_outputs_ - 1}."
             )
-        mean, std = (np.reshape(each, self._data.y.shape) for each in self.loo())
+        held_out = self._stacked.held_out is not None
+        left_out = self._held_out() if held_out else self._closed_form_loo()
+        mean, std = (np.reshape(each, self._data.y.shape) for each in left_out)
         structures = self.summary().lines[:-1]
-        deep = [p.trained for p in self._parts if p.candidate.network.depth > 1]
+        deep = max(self._deep_voters(), key=lambda voter: voter[1].sum(), default=None)
         return plotting.plot_diagnostics(
             self._data.y[:, output], mean[:, output], std[:, output],
             weights=[line.weight for line in structures],
             labels=[line.label for line in structures],
-            trace=deep[0].trace.log_density[:, -deep[0].n_together :] if deep else None,
+            predictions="Held-out" if held_out else "Conditional leave-one-out",
+            **({} if deep is None else _late_trace(deep[0])),
         )  # fmt: skip
+
+    def prediction_convergence(self, X: ArrayLike) -> dict[str, np.ndarray]:
+        """Whether the deep chains agree about the rows of X: split R-hat and effective sample size.
+
+        Both are of the means of the imputed networks, chain by chain, and have the shape of the
+        mean of `predict`. An R-hat far above 1 says that chains explain the data differently, which
+        the mixture's standard deviation includes. Chains without a vote are left out.
+        """
+        x = self._to_core(X)
+        voices = [
+            (_one_by_one(part.trained.ensemble), np.flatnonzero(part.trained.ensemble.chain == k))
+            for part, votes in self._deep_voters()
+            for k in np.flatnonzero(votes)
+        ]
+        if not voices:
+            raise InputError("No deep chain has a vote here; there is nothing to agree about.")
+        n_kept = min(len(members) for _, members in voices)
+        with self._running(False, len(x), len(self._data.sites.x)):
+            means = [
+                _boundary.predict_chains([(single, k) for k in members[:n_kept]], x).mean
+                for single, members in voices
+            ]
+        return {
+            "rhat": self._shape(convergence.split_rhat(np.stack(means))),
+            "effective_sample_size": self._shape(
+                convergence.effective_sample_size(np.stack(means))
+            ),
+        }
+
+    def _deep_voters(self) -> list[tuple[Part, np.ndarray]]:
+        """Deep structures and the weights of their chains."""
+        ends = np.cumsum([len(part.trained.chains) for part in self._parts])
+        of_part = zip(self._parts, np.split(self.weights_, ends[:-1]), strict=True)
+        return [(part, votes) for part, votes in of_part if part.candidate.network.depth > 1]
 
     # --- running -----------------------------------------------------------------------------
 
@@ -281,6 +352,23 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
 
     def _shape(self, values: np.ndarray) -> np.ndarray:
         return values[:, 0] if self._data.one_dimensional else values
+
+
+def _late_trace(part: Part) -> dict[str, Any]:
+    """The log density of the iterations with all rows, as `plotting.plot_diagnostics` takes it."""
+    trained = part.trained
+    path = np.asarray(trained.trace.log_density)[:, -trained.n_together :]
+    return {"trace": path, "traced": part.candidate.label}
+
+
+def _one_by_one(ensemble: Ensemble) -> Ensemble:
+    """The ensemble with each member as a chain of its own."""
+    n = len(ensemble.weights)
+    return dataclasses.replace(
+        ensemble,
+        chain=np.arange(n),  # type: ignore[arg-type]
+        weights=np.full(n, 1.0 / n),  # type: ignore[arg-type]
+    )
 
 
 def seed_from(random_state: Any) -> int:

@@ -9,6 +9,10 @@ class InputError(DeepemuError, ValueError):
     """What the user passed cannot be used; the message says what to change."""
 
 
+class FileError(DeepemuError, ValueError):
+    """A file is not what it should be; the message says what is wrong with it."""
+
+
 class NumericalError(DeepemuError, ArithmeticError):
     """A computation that should be finite was not."""
 

@@ -1,6 +1,7 @@
 """`GP` and `DGP`: emulators with the interface of scikit-learn regressors."""
 
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from deepemu.core import impute, sem
 from deepemu.core.network import Network, Params
 from deepemu.core.priors import Flat, Gamma, Independent, Prior
 from deepemu.emulator import FEWEST_ROWS, N_FOLDS, BaseEmulator
-from deepemu.errors import InputError
+from deepemu.errors import ConvergenceWarning, InputError
 from deepemu.imputation import Averaged, Drawn, Sampling
 from deepemu.layers import (
     ESTIMATE,
@@ -27,6 +28,7 @@ from deepemu.layers import (
     prior_by_name,
     require_choice,
     require_flag,
+    require_verbose,
     require_whole,
 )
 from deepemu.training import Plan
@@ -126,7 +128,7 @@ class DGP(BaseEmulator):
     prior : {"gamma", "inverse_gamma", "reference", "none"} or a prior object
     nugget : float or "estimate"
         Nugget of the observed layer relative to its scale; "estimate" models noise. Hidden layers
-        have 1e-6.
+        have 1e-6; plain Gaussian processes with a vote have 1e-8 where this is at most 1e-6.
     layers : sequence of Layer, optional
         Full control over the structure; replaces all arguments above.
     n_chains : int
@@ -273,8 +275,18 @@ class DGP(BaseEmulator):
         require_flag("stacking", self.stacking)
         require_whole("n_chains", self.n_chains)
         require_whole("n_iter", self.n_iter)
+        require_verbose(self.verbose)
         enough = self.n_chains >= N_FOLDS and n_rows >= FEWEST_ROWS and self.n_iter > 1
         stacks = self.stacking and enough
+        if self.stacking and not enough:
+            warnings.warn(
+                f"No rows can be held out with n_chains={self.n_chains}, n_iter={self.n_iter} and "
+                f"{n_rows} distinct rows, so nothing checks the intervals, which may be far too "
+                f"narrow; use at least {N_FOLDS} chains, 2 iterations and {FEWEST_ROWS} rows, or "
+                "pass stacking=False to do without.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
         deep = self.candidate(n_inputs, n_outputs, N_FOLDS if stacks else 0)
         last = self._layers(n_inputs)[-1]
         return [deep, *companions(last.nugget, n_inputs, n_outputs)] if stacks else [deep]
@@ -284,7 +296,8 @@ class DGP(BaseEmulator):
         require_choice(self.inference, "inference", tuple(M_STEPS))
         layers = self._layers(n_inputs)
         if self.inference == "full_bayes":
-            layers = [_with_proper_priors(layer) for layer in layers]
+            _require_proper_scales(layers)
+            layers = [_with_proper_prior(layer) for layer in layers]
         network = build_network(layers, n_inputs, n_outputs)
         label = f"DGP, {_layers_in_words(network.depth)}, {_kernels_in_words(layers)}"
         start, plan = _starting_params(network, layers), self._plan(n_folds)
@@ -361,13 +374,16 @@ class DGP(BaseEmulator):
         return inference_data(moving | {"log_density": trace["log_density"]})
 
 
-def _with_proper_priors(layer: Layer) -> Layer:
-    """The layer with a prior that can be sampled: flat in the nugget, all would be noise."""
-    if layer.width is not None and layer.scale == ESTIMATE:
+def _require_proper_scales(layers: Sequence[Layer]) -> None:
+    if any(layer.scale == ESTIMATE for layer in layers[:-1]):
         raise InputError(
             "scale of a hidden layer is 'estimate', which inference='full_bayes' cannot sample: "
             "its posterior is improper; give a number or None."
         )
+
+
+def _with_proper_prior(layer: Layer) -> Layer:
+    """The layer with a prior on a nugget that is sampled: flat in it, all would be noise."""
     prior = prior_by_name(layer.prior)
     if layer.nugget != ESTIMATE or not isinstance(prior, Independent) or prior.nugget != Flat():
         return layer
@@ -383,9 +399,9 @@ def _shallow(layer: Layer, n_inputs: int, n_outputs: int, n_folds: int) -> Shall
 def companions(nugget: float | str, n_inputs: int, n_outputs: int) -> list[Shallow]:
     """Plain Gaussian processes with the noise model of a deep network.
 
-    A nugget that only interpolates is there for the equations of several layers. Of a very smooth
-    function, whose process variance is a million times that of the outputs, it still costs
-    accuracy; one layer does with less.
+    A nugget that only interpolates is there for the equations of several layers. A very smooth
+    function has a process variance of some hundred times that of the outputs, and errors so small
+    that a millionth of it shows; one layer does with less.
     """
     if is_real(nugget) and nugget <= INTERPOLATES:
         nugget = NUGGET_OF_ONE_LAYER

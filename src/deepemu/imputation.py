@@ -11,8 +11,8 @@ import numpy as np
 
 from deepemu import _boundary
 from deepemu._progress import Interrupt
-from deepemu.core import sem
-from deepemu.core.network import Data, Network
+from deepemu.core import impute, sem
+from deepemu.core.network import Data, Latents, Network, Params
 from deepemu.core.predict import Ensemble, Member
 from deepemu.errors import InterruptedFitWarning, NumericalError
 
@@ -104,22 +104,73 @@ def _build_ensemble(
     network: Network, data: Data, members: _boundary.Shelf[Member], shares_parameters: bool
 ) -> Ensemble:
     """Members ordered by chain, with equal weights."""
-    stacked, chain = members.ordered(), np.repeat(np.arange(members.n_chains), members.n_put)
-    require_finite(stacked.alpha)
-    jax.tree.map(require_finite, [link.alpha for link in stacked.links])
+    chain = np.repeat(np.arange(members.n_chains), members.n_put)
     params_of = chain if shares_parameters else np.arange(len(chain))
+    weights = np.full(len(chain), 1.0 / len(chain))
+    return _assemble(network, data, members.ordered(), chain, params_of, weights)
+
+
+def _assemble(
+    network: Network,
+    data: Data,
+    members: Member,
+    chain: np.ndarray,
+    params_of: np.ndarray,
+    weights: np.ndarray,
+) -> Ensemble:
+    """The ensemble of stacked members, with what those of equal parameters share."""
+    require_finite(members.alpha)
+    jax.tree.map(require_finite, [link.alpha for link in members.links])
     firsts = np.unique(params_of, return_index=True)[1]
-    params = [_boundary.row(stacked.params, int(first)) for first in firsts]
+    params = [_boundary.row(members.params, int(first)) for first in firsts]
     return _boundary.to_numpy(
         Ensemble(
             network,
             data,
-            stacked,
+            members,
             _boundary.indices(chain),
             _boundary.indices(params_of),
             _boundary.build_whitening(network, params, data),
-            _boundary.array(np.full(len(chain), 1.0 / len(chain))),
+            _boundary.array(weights),
         )
+    )
+
+
+@dataclass(frozen=True)
+class Imputed:
+    """Imputed networks of all chains without their factors; fields as in `Ensemble`."""
+
+    network: Network
+    data: Data
+    params: Params
+    latents: Latents
+    chain: np.ndarray
+    params_of: np.ndarray
+    weights: np.ndarray
+
+
+def without_factors(ensemble: Ensemble) -> Imputed:
+    """What an ensemble can be computed from."""
+    members = ensemble.members
+    return Imputed(
+        ensemble.network, ensemble.data, members.params, members.latents,
+        np.asarray(ensemble.chain), np.asarray(ensemble.params_of), np.asarray(ensemble.weights),
+    )  # fmt: skip
+
+
+def with_factors(imputed: Imputed) -> Ensemble:
+    """The ensemble again: the same programs on the same numbers."""
+    n_members, data = len(imputed.weights), imputed.data
+    holders = [
+        sem.Chain(params, impute.Imputation(latents, (), 0, 0))  # type: ignore[arg-type]
+        for params, latents in (
+            _boundary.row((imputed.params, imputed.latents), k) for k in range(n_members)
+        )
+    ]
+    members: _boundary.Shelf[Member] = _boundary.Shelf(n_members, 1)
+    members.put(_boundary.build_members(imputed.network, holders, [data] * n_members))
+    return _assemble(
+        imputed.network, data, members.ordered(), imputed.chain, imputed.params_of, imputed.weights
     )
 
 

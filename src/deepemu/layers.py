@@ -14,8 +14,9 @@ from deepemu.errors import InputError
 
 ESTIMATE = "estimate"
 # The linked variance of a deep network sums terms of the size of R⁻¹; that of one layer does not.
+# Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
 SMALLEST_NUGGET = 1e-7
-SMALLEST_NUGGET_OF_ONE_LAYER = 1e-9
+SMALLEST_NUGGET_OF_ONE_LAYER = 1e-8
 
 _PRIORS: dict[str, Prior] = {
     "gamma": Independent(Gamma()),
@@ -46,7 +47,7 @@ class Layer:
         Prior on lengthscales and nugget.
     scale : float, "estimate" or None
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
-    nugget : float of at least 1e-7 (1e-9 where there is no other layer), or "estimate"
+    nugget : float of at least 1e-7 (1e-8 where there is no other layer), or "estimate"
         Nugget relative to the scale. Below that round-off would pass for uncertainty.
     """
 
@@ -161,6 +162,11 @@ def require_choice(value: object, name: str, choices: Sequence[str]) -> None:
 def require_flag(name: str, value: object) -> None:
     flag = isinstance(value, bool | np.bool_)
     _require(flag, f"{name} is {value!r}; it must be True or False.")
+
+
+def require_verbose(value: object) -> None:
+    known = value is None or isinstance(value, bool | np.bool_)
+    _require(known, f"verbose is {value!r}; it must be True, False or None (on a terminal).")
 
 
 def require_whole(name: str, value: object) -> None:

@@ -46,17 +46,19 @@ def plot_diagnostics(
     labels: Sequence[str] | None = None,
     rhat: Mapping[str, float] | float | None = None,
     trace: ArrayLike | None = None,
+    traced: str = "each chain",
+    predictions: str = "Held-out",
 ) -> Figure:
     """Held-out outputs against their predictions, and the chains behind them, in one figure.
 
-    Four panels need ``y``, ``mean`` and ``std`` only: predictions with 95 % intervals,
-    standardised errors, their probability integral transform, and coverage. All entries are
-    pooled, so outputs of different units are better drawn one at a time. A fifth shows
-    ``weights``, one for each of the components named by ``labels``; a sixth the ``trace`` of the
-    log density, (chains, iterations), whose title gives ``rhat`` (a number, or several by name;
-    unless given, the split R-hat of the second half of the trace). Its vertical axis leaves out
-    what only the first tenth of the iterations reach. Grey bands hold 95 % of what right
-    predictions would give, if the outputs were independent.
+    Four panels need ``y``, ``mean`` and ``std`` only: predictions with 95 % intervals (the title
+    says which ``predictions`` they are), standardised errors, their probability integral transform,
+    and coverage. All entries are pooled, so outputs of different units are better drawn one at a
+    time. A fifth shows ``weights``, one for each of the components named by ``labels``; a sixth the
+    ``trace`` of the log density, (chains, iterations), whose title says what is ``traced`` and
+    gives ``rhat`` (a number, or several by name; unless given, the split R-hat of the second half
+    of the trace). Its vertical axis leaves out what only the first tenth of the iterations reach.
+    Grey bands hold 95 % of what right predictions would give, if the outputs were independent.
 
     The figure belongs to the caller alone: pyplot does not know it, so nothing need be closed
     and ``plt.show()`` does not show it. A notebook shows it as the value of a cell;
@@ -65,9 +67,14 @@ def plot_diagnostics(
     y, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
     panels: list[Panel] = [
         functools.partial(draw, y=y, mean=mean, std=std)
-        for draw in (_draw_predictions, _draw_errors, _draw_pit, _draw_coverage)
+        for draw in (
+            functools.partial(_draw_predictions, what=predictions),
+            _draw_errors,
+            _draw_pit,
+            _draw_coverage,
+        )
     ]
-    return _figure_of(panels + _weights_panel(weights, labels) + _trace_panel(trace, rhat))
+    return _figure_of(panels + _weights_panel(weights, labels) + _trace_panel(trace, rhat, traced))
 
 
 def _weights_panel(weights: ArrayLike | None, labels: Sequence[str] | None) -> list[Panel]:
@@ -83,7 +90,9 @@ def _weights_panel(weights: ArrayLike | None, labels: Sequence[str] | None) -> l
     return [functools.partial(_draw_weights, weights=w, labels=names)]
 
 
-def _trace_panel(trace: ArrayLike | None, rhat: Mapping[str, float] | float | None) -> list[Panel]:
+def _trace_panel(
+    trace: ArrayLike | None, rhat: Mapping[str, float] | float | None, traced: str
+) -> list[Panel]:
     """The panel of the traces, if there are any."""
     if trace is None:
         if rhat is not None:
@@ -92,23 +101,29 @@ def _trace_panel(trace: ArrayLike | None, rhat: Mapping[str, float] | float | No
     paths = real_array("trace", trace)
     if paths.ndim != 2 or paths.size == 0:
         raise InputError(f"trace must have the shape (chains, iterations), got {paths.shape}")
-    title = _rhat_in_words(_late_rhat(paths) if rhat is None else rhat)
+    agreement = _rhat_in_words(_late_rhat(paths) if rhat is None else rhat)
+    title = f"Log density of {traced}" + (f"\n{agreement}" if agreement else "")
     return [functools.partial(_draw_trace, trace=paths, title=title)]
 
 
 def _late_rhat(trace: np.ndarray) -> dict[str, float]:
     """R-hat after the chains' way from where they started, which would hide how they differ."""
-    return {"second half": float(split_rhat(trace[:, trace.shape[1] // 2 :]))}
+    return {"second half": float(split_rhat(trace[:, trace.shape[1] // 2 :]))}  # NaN: too short
 
 
 def _rhat_in_words(rhat: Mapping[str, float] | float) -> str:
     if not isinstance(rhat, Mapping):
         return rf"split $\hat{{R}}$ = {rhat:.2f}"
-    values = ", ".join(f"{value:.2f} ({name})" for name, value in rhat.items())
+    known = {name: value for name, value in rhat.items() if not np.isnan(value)}
+    if not known:
+        return ""
+    values = ", ".join(f"{value:.2f} ({name})" for name, value in known.items())
     return rf"split $\hat{{R}}$ = {values}"
 
 
-def _draw_predictions(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+def _draw_predictions(
+    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, what: str
+) -> None:
     outside = np.abs(standardised_errors(y, mean, std)) > Z_95
     for chosen, word, colour, marker in (
         (~outside, "inside", BLUE, "o"),
@@ -122,7 +137,7 @@ def _draw_predictions(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarr
     middle = np.mean(y)
     axes.axline((middle, middle), slope=1.0, color=GREY, linewidth=1, zorder=1)
     axes.legend(fontsize=9, frameon=False, loc="upper left", handletextpad=0.3)
-    _name(axes, "Held-out predictions, 95 % intervals", "observed", "predicted")
+    _name(axes, f"{what} predictions, 95 % intervals", "observed", "predicted")
 
 
 def _draw_errors(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
@@ -185,7 +200,7 @@ def _draw_trace(axes: Axes, trace: np.ndarray, title: str) -> None:
         margin = 0.05 * np.ptp(settled)
         axes.set_ylim(settled.min() - margin, settled.max() + margin)
     axes.set_xlim(1, max(trace.shape[1], 2))
-    _name(axes, f"Log density of each chain\n{title}", "iteration", "log density")
+    _name(axes, title, "iteration", "log density")
 
 
 def _name(axes: Axes, title: str, below: str, beside: str) -> None:

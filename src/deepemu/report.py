@@ -11,7 +11,16 @@ from deepemu import stacking
 from deepemu.candidates import Candidate, Deep
 from deepemu.convergence import effective_sample_size, predictive_rhat, split_rhat
 from deepemu.core.gaussian import Gaussian
-from deepemu.diagnostics import LEVEL, coverage, coverage_test, crps, log_score, standardised_errors
+from deepemu.diagnostics import (
+    LEVEL,
+    CoverageTable,
+    coverage,
+    coverage_table,
+    coverage_test,
+    crps,
+    log_score,
+    standardised_errors,
+)
 from deepemu.errors import ConvergenceWarning
 from deepemu.folds import HeldOut
 from deepemu.stacking import Observed, Part, Stacked
@@ -70,6 +79,7 @@ class Report:
     prediction_rhat: float | None
     effective_chains: float
     troubles: tuple[str, ...]
+    intervals: CoverageTable | None = None
     decisions: tuple[str, ...] = ()
 
     def warn(self) -> None:
@@ -94,6 +104,7 @@ def of(parts: Sequence[Part], stacked: Stacked, observed: Observed) -> Report:
         None if held_out is None else _prediction_rhat(held_out, stacked.weights),
         float(1.0 / np.sum(stacked.weights**2)),
         _troubles(lines[-1], stacked, observed, parts[0].candidate.network.n_inputs),
+        _intervals(stacked, observed),
     )
 
 
@@ -137,6 +148,13 @@ def _scores(moments: Gaussian, observed: Observed) -> dict[str, float]:
         score.__name__: score(observed.y, mean, np.sqrt(var))
         for score in (crps, log_score, coverage)
     }
+
+
+def _intervals(stacked: Stacked, observed: Observed) -> CoverageTable | None:
+    if stacked.held_out is None:
+        return None
+    mean, var = stacking.at_rows(stacked.held_out, observed)
+    return coverage_table(observed.y, mean, np.sqrt(var))
 
 
 def _prediction_rhat(held_out: HeldOut, weights: np.ndarray) -> float | None:
@@ -257,17 +275,26 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 def _remarks(report: Report) -> list[str]:
     if report.lines[-1].crps is None:
         return [
-            "Nothing was held out: all chains have the same weight. (Stacking needs at least four "
-            "chains and eight distinct rows.)"
+            "Nothing was held out, so nothing checks the intervals. (Emulator holds rows out; so",
+            "does DGP with stacking=True, four chains, two iterations and eight distinct rows.)",
         ]
     scale = ", ".join(f"{each:.2f}" for each in report.scale)
     return [
         f"Scores: {report.n_rows} rows, each predicted by chains trained without it; CRPS in units",
         "of the standard deviation of y. Those of a structure give its chains equal votes.",
         f"Standard deviations are multiplied by {scale}, which suits the held-out errors best.",
+        *_intervals_in_words(report.intervals),
         f"R-hat of predictions {_rhat_in_words(report)}; the votes are worth "
         f"{report.effective_chains:.1f} equal chains.",
     ]
+
+
+def _intervals_in_words(table: CoverageTable | None) -> list[str]:
+    if table is None:
+        return []
+    shares = zip(table.levels, table.shares, strict=True)
+    held = ", ".join(f"{share:.1%} (of {level:.0%})" for level, share in shares)
+    return [f"Intervals of the mixture hold {held} of the held-out outputs."]
 
 
 def _rhat_in_words(report: Report) -> str:
@@ -293,7 +320,7 @@ def _mixing_in_words(report: Report) -> list[str]:
 
 def _agreement_in_words(mixing: Mixing) -> str:
     if np.isnan(mixing.rhat):
-        return ""  # too few iterations to tell
+        return "too few of them for an R-hat of the parameters, "
     return (
         f"parameters' R-hat up to {mixing.rhat:.2f}, effective sample size from "
         f"{mixing.effective:.0f}, "

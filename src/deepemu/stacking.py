@@ -80,7 +80,10 @@ class Gain:
 
 
 def gain(parts: Sequence[Part], others: Sequence[Part], observed: Observed) -> Gain:
-    """What the stacked mixture of some parts gains over that of others, row by row."""
+    """What the stacked mixture of some parts gains over that of others, row by row.
+
+    The weights of both have seen the rows that they are compared on.
+    """
     difference = _row_scores(parts, observed) - _row_scores(others, observed)
     return Gain(float(difference.mean()), float(difference.std() / np.sqrt(len(difference))))
 
@@ -127,7 +130,10 @@ def _without_own_vote(
 
 
 def _scaled(mixed: Gaussian, observed: Observed) -> tuple[np.ndarray, Gaussian]:
-    """The scale, and predictions with scales that a site's own group had no part in."""
+    """The scale, and predictions with scales from the sites of other groups.
+
+    (Their weights did see a site's outputs, which changes its scale in the third digit.)
+    """
     mean, var = at_rows(mixed, observed)
     scaled = np.array(mixed.var)
     group = _groups(scaled)

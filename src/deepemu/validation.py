@@ -123,6 +123,15 @@ def require_numbers(values: Any, name: str) -> None:
         raise InputError(f"{name} has dtype {dtype}; convert it to numbers first.")
 
 
+def names_of_outputs(y: Any, n_outputs: int) -> tuple[str, ...]:
+    """The columns of a DataFrame, the name of a Series; otherwise y, or y1, y2, …"""
+    if hasattr(y, "columns"):
+        return tuple(str(name) for name in y.columns)
+    if getattr(y, "name", None) is not None:
+        return (str(y.name),)
+    return ("y",) if n_outputs == 1 else tuple(f"y{place + 1}" for place in range(n_outputs))
+
+
 def require_varied_columns(x_old: Floats, x_new: Floats) -> None:
     """A column without spread at the first fit has no scale that could be kept."""
     fixed = np.ptp(x_old, axis=0) == 0

@@ -1,0 +1,369 @@
+"""Emulators in files: the same after loading, whole or not at all, and nothing runs."""
+
+import dataclasses
+import io
+import json
+import os
+import pickle
+import subprocess
+import sys
+import warnings
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import deepemu
+from deepemu import (
+    DGP,
+    GP,
+    ConvergenceWarning,
+    Emulator,
+    FileError,
+    InputError,
+    Layer,
+    archive,
+    codec,
+)
+from deepemu.core.priors import Gamma, Independent
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
+SMALL = {"n_chains": 4, "n_iter": 4, "verbose": False}
+FEW = {"n_sweeps": 2, "n_imputations": 2}
+WRITTEN = Path(__file__).parent / "data"
+LAYERS = [
+    Layer(width=1, kernel="squared_exponential", prior=Independent(Gamma(2.0, 1.0))),
+    Layer(lengthscale="shared", nugget="estimate", prior="inverse_gamma"),
+]
+MAKERS = {
+    "gp": GP,
+    "dgp": lambda: DGP(**SMALL, **FEW),
+    "full_bayes": lambda: DGP(
+        **SMALL, **FEW, inference="full_bayes", random_state=np.random.RandomState(3)
+    ),
+    "layers": lambda: DGP(layers=LAYERS, n_chains=2, n_iter=3, verbose=False),
+    "emulator": lambda: Emulator(**SMALL),
+}  # fmt: skip
+
+
+def curve(x):
+    return np.sin(5 * x[:, 0]) * x[:, 1]
+
+
+@pytest.fixture(scope="module")
+def data():
+    rng = np.random.default_rng(0)
+    x, at = rng.random((14, 2)), rng.random((9, 2))
+    return pd.DataFrame(x, columns=["width", "depth"]), pd.Series(curve(x), name="force"), at
+
+
+@pytest.fixture(scope="module", params=list(MAKERS))
+def fitted(request, quick_programs, data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        return MAKERS[request.param]().fit(*data[:2])
+
+
+@pytest.fixture(scope="module")
+def gp(quick_programs, data):
+    return GP().fit(*data[:2])
+
+
+@pytest.fixture
+def file(gp, tmp_path):
+    path = tmp_path / "gp.deepemu"
+    deepemu.save(gp, path)
+    return path
+
+
+def frame(at):
+    return pd.DataFrame(at, columns=["width", "depth"])
+
+
+# --- the same again --------------------------------------------------------------------------
+
+
+def test_what_is_loaded_is_what_was_saved(fitted, data, tmp_path):
+    """To the last bit, in all that it does."""
+    deepemu.save(fitted, tmp_path / "it.deepemu")
+    loaded, at = deepemu.load(tmp_path / "it.deepemu"), frame(data[2])
+    assert type(loaded) is type(fitted)
+    for mine, theirs in zip(
+        loaded.predict(at, return_std=True), fitted.predict(at, return_std=True), strict=True
+    ):
+        np.testing.assert_array_equal(mine, theirs)
+    np.testing.assert_array_equal(loaded.sample_y(at, 3), fitted.sample_y(at, 3))
+    np.testing.assert_array_equal(loaded.weights_, fitted.weights_)
+    assert str(loaded.summary()) == str(fitted.summary())
+    assert loaded.input_names == ("width", "depth")
+    assert loaded.output_names == ("force",)
+    if fitted._stacked.held_out is not None:
+        np.testing.assert_array_equal(loaded.loo(), fitted.loo())
+    settings = {k: v for k, v in fitted.get_params().items() if k != "random_state"}
+    assert {k: v for k, v in loaded.get_params().items() if k != "random_state"} == settings
+
+
+def test_a_loaded_emulator_grows_as_the_original_does(data, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        original = DGP(**SMALL, **FEW).fit(*data[:2])
+        deepemu.save(original, tmp_path / "it.deepemu")
+        loaded, at = deepemu.load(tmp_path / "it.deepemu"), frame(data[2])
+        for each in (original, loaded):
+            each.update(at, curve(data[2]))
+    np.testing.assert_array_equal(loaded.predict(at), original.predict(at))
+    np.testing.assert_array_equal(loaded.loo(), original.loo())
+
+
+def test_another_process_predicts_the_same(file, gp, data):
+    program = (
+        "import sys, json, deepemu, numpy as np\n"
+        "e = deepemu.load(sys.argv[1])\n"
+        "import pandas as pd\n"
+        "at = pd.DataFrame(json.loads(sys.argv[2]), columns=list(e.input_names))\n"
+        "print(json.dumps([part.tolist() for part in e.predict(at, return_std=True)]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(file), json.dumps(data[2].tolist())],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    expected = gp.predict(frame(data[2]), return_std=True)
+    np.testing.assert_allclose(json.loads(done.stdout), expected, rtol=1e-9)
+
+
+def test_settings_of_the_machine_stay_there(data, tmp_path):
+    deepemu.save(GP(n_jobs=1, device="cpu").fit(*data[:2]), tmp_path / "it.deepemu")
+    loaded = deepemu.load(tmp_path / "it.deepemu")
+    assert (loaded.device, loaded.n_jobs) == ("auto", -1)
+
+
+@pytest.mark.parametrize("name", ["gp", "dgp", "emulator"])
+def test_files_of_format_1_are_read(name):
+    """Written once by the version that made the format, with what it predicted then."""
+    emulator = deepemu.load(WRITTEN / f"format_1_{name}.deepemu")
+    expected = json.loads((WRITTEN / f"format_1_{name}.json").read_text())
+    found = emulator.predict(pd.DataFrame(expected["at"]), return_std=True)
+    for values, key in zip(found, ("mean", "std"), strict=True):
+        np.testing.assert_allclose(values, expected[key], rtol=1e-6)  # unoptimised programs
+
+
+# --- what cannot be saved --------------------------------------------------------------------
+
+
+def test_what_is_not_fitted_cannot_be_saved(tmp_path):
+    with pytest.raises(Exception, match="not fitted"):
+        deepemu.save(GP(), tmp_path / "it.deepemu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_objects_of_others_cannot_be_saved_and_the_old_file_stays(file, data):
+    @dataclasses.dataclass(frozen=True)
+    class Mine(Gamma):
+        pass
+
+    before = file.read_bytes()
+    emulator = GP(prior=Independent(Mine(2.0, 1.0))).fit(*data[:2])
+    with pytest.raises(InputError, match="Mine, which cannot be saved"):
+        deepemu.save(emulator, file)
+    assert file.read_bytes() == before
+
+
+def test_a_crash_leaves_the_old_file(file, gp, monkeypatch):
+    before = file.read_bytes()
+
+    def crash(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", crash)
+    with pytest.raises(OSError, match="no space left"):
+        deepemu.save(gp, file)
+    assert file.read_bytes() == before
+    assert [each.name for each in file.parent.iterdir()] == [file.name]
+
+
+def test_a_link_keeps_pointing_at_the_file(file, gp, tmp_path):
+    link = tmp_path / "link.deepemu"
+    link.symlink_to(file)
+    deepemu.save(gp, link)
+    assert link.is_symlink()
+    deepemu.load(link)
+
+
+# --- files of strangers ----------------------------------------------------------------------
+
+
+def rewritten(file, change_header=lambda header: header, **members):
+    """The file with another header, and some members in the place of its own."""
+    with zipfile.ZipFile(file) as old:
+        contents = {name: old.read(name) for name in old.namelist()}
+    header = change_header(json.loads(contents["header.json"]))
+    contents |= {"header.json": json.dumps(header).encode(), **members}
+    with zipfile.ZipFile(file, "w") as new:
+        for name, content in contents.items():
+            new.writestr(name, content)
+
+
+def changed(*path, value):
+    def change(header):
+        at = header
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = value
+        return header
+
+    return change
+
+
+def npy(array, **options):
+    content = io.BytesIO()
+    np.save(content, array, **options)
+    return content.getvalue()
+
+
+class Bomb:
+    def __reduce__(self):
+        return exec, ("raise SystemExit('it ran')",)
+
+
+def same(header):
+    return header
+
+
+STATE = ("emulator", "dict")
+PICKLE = npy(np.array([Bomb()]), allow_pickle=True)
+HOSTILE = {
+    "other format": (changed("format", value="a poem"), {}, "no file of an emulator"),
+    "newer": (changed("version", value=2), {}, "has format 2.*reads format 1"),
+    "version of text": (changed("version", value="1"), {}, "has format '1'"),
+    "no state": (changed("emulator", value={}), {}, "damaged"),
+    "not an object": (lambda _: [1, 2], {}, "not an object"),
+    "unknown class": (changed(*STATE, "kind", value="os.system"), {}, "damaged"),
+    "unknown setting": (changed(*STATE, "settings", "dict", "evil", value=1), {}, "evil"),
+    "unknown record": (changed(*STATE, "data", "record", value="Popen"), {}, "Popen"),
+    "other fields": (changed(*STATE, "data", "fields", "extra", value=1), {}, "other fields"),
+    "unknown kind": (changed(*STATE, "parts", value={"eval": "1"}), {}, "eval"),
+    "bare list": (changed(*STATE, "parts", value=[1]), {}, "bare list"),
+    "no such array": (changed(*STATE, "data", "fields", "x", value={"array": 99}), {}, "no array"),
+    "negative array": (changed(*STATE, "data", "fields", "x", value={"array": -1}), {}, "no array"),
+    "text for an array": (changed(*STATE, "data", "fields", "x", value="x"), {}, "damaged"),
+    "no parts": (changed(*STATE, "parts", value={"list": []}), {}, "damaged"),
+    "pickle inside": (same, {"arrays/0.npy": PICKLE}, "announces"),
+    "too many numbers": (same, {"arrays/0.npy": npy(np.zeros(3))[:-8]}, "announces"),
+    "other shapes": (same, {"arrays/0.npy": npy(np.zeros((3, 7)))}, "damaged"),
+    "no array": (same, {"arrays/0.npy": b"text"}, "damaged"),
+    "more members": (same, {"evil.py": b"print(1)"}, "other names"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_file_is_refused_in_one_sentence(file, name):
+    change, members, message = HOSTILE[name]
+    rewritten(file, change, **members)
+    with pytest.raises(FileError, match=message) as caught:
+        deepemu.load(file)
+    assert str(file) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_numbers_that_are_not_finite_are_damage(file):
+    with zipfile.ZipFile(file) as archive_:
+        header = json.loads(archive_.read("header.json"))
+    number = header["emulator"]["dict"]["data"]["fields"]["scaling"]["fields"]["x_span"]["array"]
+    rewritten(file, **{f"arrays/{number}.npy": npy(np.array([np.nan, 1.0]))})
+    with pytest.raises(FileError, match="x_span"):
+        deepemu.load(file)
+
+
+def test_what_unpacks_to_more_than_the_file_is_refused(file):
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
+        bomb.writestr("header.json", b" " * 10_000_000)
+    with pytest.raises(FileError, match="larger than the file"):
+        deepemu.load(file)
+
+
+def test_headers_without_end_are_refused(file):
+    with zipfile.ZipFile(file, "w") as deep:
+        deep.writestr("header.json", '{"a":' * 100_000)
+    with pytest.raises(FileError, match="damaged"):
+        deepemu.load(file)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"x,y\n1,2\n", pickle.dumps({"a": 1}), b"PK\x03\x04 and so on"]
+)
+def test_other_files_are_no_emulators(file, content):  # fmt: skip
+    file.write_bytes(content)
+    with pytest.raises(FileError, match="is not an emulator, or is damaged"):
+        deepemu.load(file)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.3, 0.7, 0.99])
+def test_a_file_that_is_cut_short_is_refused(file, share):
+    whole = file.read_bytes()
+    file.write_bytes(whole[: int(share * len(whole))])
+    with pytest.raises(FileError, match="damaged or cut short"):
+        deepemu.load(file)
+
+
+def test_a_flipped_bit_is_found_or_harmless(file, gp, data):
+    whole, at = file.read_bytes(), frame(data[2])
+    expected, n_found = gp.predict(at, return_std=True), 0
+    for place in np.random.default_rng(0).integers(0, len(whole), 60):
+        flipped = bytearray(whole)
+        flipped[place] ^= 1 << (place % 8)
+        file.write_bytes(flipped)
+        try:
+            found = deepemu.load(file).predict(at, return_std=True)
+        except FileError:
+            n_found += 1
+        else:
+            np.testing.assert_array_equal(found, expected)
+    assert n_found > 40
+
+
+def test_a_file_that_is_not_there_or_a_folder_is_an_oserror(tmp_path, gp):
+    with pytest.raises(FileNotFoundError):
+        deepemu.load(tmp_path / "none.deepemu")
+    with pytest.raises(IsADirectoryError):
+        deepemu.load(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        deepemu.save(gp, tmp_path / "no folder" / "it.deepemu")
+
+
+# --- records ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 3, -1.5, float("inf"), "text", (1, (2.0, None)), [1, [2]], {"a": (1,)},
+        Gamma(1.0, 2.0),
+    ],
+)  # fmt: skip
+def test_plain_values_come_back_as_they_were(value):
+    arrays = []
+    tree = json.loads(json.dumps(codec.encode(value, arrays)))
+    again = codec.decode(tree, arrays)
+    assert again == value and type(again) is type(value)
+
+
+def test_nan_comes_back():
+    assert np.isnan(codec.decode(codec.encode(float("nan"), []), []))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.float64(3.0).reshape(()),
+        np.arange(6).reshape(2, 3).T,
+        np.zeros((0, 2)),
+        np.array([True, False]),
+    ],
+)
+def test_arrays_keep_shape_and_type(tmp_path, array):  # fmt: skip
+    archive.write(tmp_path / "it", {}, [array])
+    _, (again,) = archive.read(tmp_path / "it")
+    np.testing.assert_array_equal(again, array)
+    assert (again.shape, again.dtype) == (array.shape, array.dtype)
