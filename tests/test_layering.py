@@ -20,6 +20,7 @@ SOURCE = ROOT / "src" / PACKAGE
 ORDER = (
     "_types",
     "errors",
+    "_atomic",
     "core.gaussian",
     "core.exponential",
     "core.keys",
@@ -65,6 +66,7 @@ ORDER = (
     "archive",
     "codec",
     "persistence",
+    "tables",
     "cli",
 )
 # core/__init__ runs before any module of core, so it stands above them and imports none.

@@ -6,39 +6,24 @@ Nothing is compressed, so that a file needs no more memory than its size.
 
 import json
 import os
-import uuid
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
+from deepemu._atomic import PathLike, replacing
 from deepemu.errors import FileError
 
 HEADER = "header.json"
 LONGEST_ARRAY_HEADER = 10_000
 KINDS = "fiub"  # floats, integers, truth values
 
-PathLike = str | os.PathLike[str]
-
 
 def write(path: PathLike, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
     """Put a whole new file in the place of ``path``, or leave what is there."""
-    target = Path(path).resolve()
-    beside = target.with_name(f".{target.name}.{uuid.uuid4().hex}.part")
-    try:
-        with beside.open("xb") as file:
-            _write_zip(file, header, arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(target)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def _write_zip(file: IO[bytes], header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(HEADER, json.dumps(header, allow_nan=False))
         for number, array in enumerate(arrays):
             with archive.open(_name(number), "w", force_zip64=True) as member:

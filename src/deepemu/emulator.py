@@ -2,6 +2,7 @@
 
 import dataclasses
 from abc import ABCMeta, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from numbers import Integral
@@ -26,6 +27,7 @@ from deepemu.validation import (
     Scaling,
     collapse_replicates,
     names_of_outputs,
+    numbered,
     require_numbers,
     require_two_sites,
     require_varied_columns,
@@ -48,7 +50,7 @@ N_FOLDS, FEWEST_ROWS = 4, 8
 class Fitted:
     """Training rows in user units, their distinct inputs in core units, and the way between.
 
-    Inputs have names if the columns of X had; outputs always have.
+    If the columns of X had names, those of new rows are compared with them.
     """
 
     x: np.ndarray
@@ -56,8 +58,9 @@ class Fitted:
     sites: Replicates
     scaling: Scaling
     one_dimensional: bool
-    input_names: tuple[str, ...] | None
+    input_names: tuple[str, ...]
     output_names: tuple[str, ...]
+    compares_names: bool
 
 
 class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
@@ -91,10 +94,11 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         seed = seed_from(self.random_state)
         with self._training(len(sites.x)):
             found = self._train(candidates, seed, sites, _observed(network, sites, scaling, rows))
-        names = getattr(self, "feature_names_in_", None)
+        named = hasattr(self, "feature_names_in_")
+        names = tuple(self.feature_names_in_) if named else numbered("x", x.shape[1])
         data = Fitted(
             x.copy(), rows.copy(), sites, scaling, outputs.ndim == 1,
-            None if names is None else tuple(names), names_of_outputs(y, rows.shape[1]),
+            names, names_of_outputs(y, rows.shape[1]), named,
         )  # fmt: skip
         return self._store(*found, data)
 
@@ -135,7 +139,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         self.ensembles_, self.n_outputs_ = ensembles, data.y.shape[1]
         self.weights_ = stacked.weights
         self.n_features_in_ = data.x.shape[1]
-        if data.input_names is not None:
+        if data.compares_names:
             self.feature_names_in_ = np.array(data.input_names, dtype=object)
         return self
 
@@ -143,14 +147,39 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
     def input_names(self) -> tuple[str, ...]:
         """Names of the columns of X: those of the DataFrame of the fit, or x1, x2, …"""
         check_is_fitted(self, "ensembles_")
-        numbered = tuple(f"x{place + 1}" for place in range(self.n_features_in_))
-        return self._data.input_names or numbered
+        return self._data.input_names
 
     @property
     def output_names(self) -> tuple[str, ...]:
         """Names of the columns of y: those of the DataFrame or Series of the fit, or y1, y2, …"""
         check_is_fitted(self, "ensembles_")
         return self._data.output_names
+
+    @property
+    def training_inputs(self) -> np.ndarray:
+        """The rows of X (n, d) that the emulator has learnt from."""
+        check_is_fitted(self, "ensembles_")
+        return self._data.x
+
+    @property
+    def training_outputs(self) -> np.ndarray:
+        """The rows of y (n, q) that the emulator has learnt from."""
+        check_is_fitted(self, "ensembles_")
+        return self._data.y
+
+    def name_columns(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
+        """Give the columns of a fit names for figures, files and reports."""
+        check_is_fitted(self, "ensembles_")
+        counts = {"inputs": (inputs, self.n_features_in_), "outputs": (outputs, self.n_outputs_)}
+        for what, (names, count) in counts.items():
+            if isinstance(names, str) or len(set(names)) != count or len(names) != count:
+                raise InputError(f"{what} is {names!r}; it must be {count} different name(s).")
+        self._data = dataclasses.replace(
+            self._data,
+            input_names=tuple(str(name) for name in inputs),
+            output_names=tuple(str(name) for name in outputs),
+        )
+        return self
 
     def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
         """Add rows and go on training from the present state.

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from deepemu import _runtime, archive, codec, imputation
-from deepemu.archive import PathLike
+from deepemu._atomic import PathLike
 from deepemu.automatic import Emulator
 from deepemu.emulator import BaseEmulator, Fitted
 from deepemu.errors import FileError, NumericalError
@@ -110,7 +110,7 @@ def _require_consistent(data: Fitted, stacked: Stacked) -> None:
     for name, (array, shape) in shapes.items():
         if array.shape != shape or not np.all(np.isfinite(array)):
             raise ValueError(f"{name} is not {shape} finite numbers")
-    if len(data.output_names) != q or not (data.input_names is None or len(data.input_names) == d):
+    if len(data.output_names) != q or len(data.input_names) != d:
         raise ValueError("names and columns differ in number")
     if not (np.all(stacked.weights >= 0.0) and np.isclose(stacked.weights.sum(), 1.0)):
         raise ValueError("weights do not add up to one")

@@ -129,7 +129,11 @@ def names_of_outputs(y: Any, n_outputs: int) -> tuple[str, ...]:
         return tuple(str(name) for name in y.columns)
     if getattr(y, "name", None) is not None:
         return (str(y.name),)
-    return ("y",) if n_outputs == 1 else tuple(f"y{place + 1}" for place in range(n_outputs))
+    return ("y",) if n_outputs == 1 else numbered("y", n_outputs)
+
+
+def numbered(letter: str, count: int) -> tuple[str, ...]:
+    return tuple(f"{letter}{place + 1}" for place in range(count))
 
 
 def require_varied_columns(x_old: Floats, x_new: Floats) -> None:

@@ -1,0 +1,394 @@
+"""The command ``deepemu``: from a table of runs to predictions with intervals."""
+
+import argparse
+import json
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.special import ndtri
+
+import deepemu
+from deepemu import tables
+from deepemu._atomic import require_writable
+from deepemu.automatic import Emulator
+from deepemu.diagnostics import scores
+from deepemu.emulator import BaseEmulator
+from deepemu.errors import DeepemuError, DeepemuWarning, FileError
+from deepemu.estimators import DGP, GP
+from deepemu.persistence import load, save
+from deepemu.tables import Columns, Table
+
+SUFFIX = ".deepemu"
+UNUSABLE, INTERRUPTED = 1, 130
+KERNELS = ("matern52", "matern32", "squared_exponential")
+
+DESCRIPTION = """\
+Emulate an expensive simulator: learn from a table of its runs, predict new ones with intervals.
+
+  deepemu fit runs.csv --output y -o pump.deepemu      learn y from all other columns
+  deepemu predict pump.deepemu new.csv -o out.csv      mean, std and 95 % interval of each row
+  deepemu info pump.deepemu                            what was found, and how far to trust it
+"""
+EPILOG = """\
+Tables are CSV files with the columns' names in the first line, or Parquet files. Exit codes: 0
+done, 1 a file or its contents cannot be used, 2 wrong arguments, 130 interrupted. Compiled programs
+are kept in your cache folder (deepemu/xla in $XDG_CACHE_HOME or ~/.cache): later runs start faster.
+"""
+
+
+def run() -> None:
+    """The entry point of the installed command."""
+    sys.exit(main())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns its exit code."""
+    options = _parser().parse_args(arguments)
+    try:
+        with _warnings_in_one_line() as warned:
+            deepemu.use_compilation_cache()
+            text, facts = options.command(options)
+        _print(options, text, facts | {"warnings": warned})
+    except KeyboardInterrupt:
+        _complain("interrupted; nothing was written.")
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        return UNUSABLE
+    except OSError as error:
+        _complain(f"{error.filename or 'file'}: {error.strerror or error}.")
+        return UNUSABLE
+    except (DeepemuError, ValueError, ImportError) as error:
+        _complain(" ".join(str(error).split()))
+        return UNUSABLE
+    return 0
+
+
+Found = tuple[str, dict[str, Any]]
+"""What a command has to say: to a reader, and to a program."""
+
+
+# --- commands --------------------------------------------------------------------------------
+
+
+def fit(options: argparse.Namespace) -> Found:
+    """Learn from a table of runs and keep the emulator in a file."""
+    table = tables.read(options.runs)
+    inputs = _inputs(table, options.inputs, options.output)
+    x, y = table.numbers(inputs), table.numbers(options.output)
+    target = options.emulator or Path(options.runs).with_suffix(SUFFIX)
+    _require_other(target, options.runs)
+    require_writable(target)
+    _say(options, f"fitting {len(x)} runs of {len(inputs)} input(s) ...")
+    began = time.monotonic()
+    emulator = _estimator(options).fit(x, y[:, 0] if y.shape[1] == 1 else y)
+    emulator.name_columns(inputs, options.output)
+    save(emulator, target)
+    seconds = time.monotonic() - began
+    facts = {"file": str(target), **_facts(emulator), "seconds": round(seconds, 1)}
+    text = f"{emulator.summary()}\n\nwrote {target} after {seconds:.0f} s"
+    return text, facts
+
+
+def predict(options: argparse.Namespace) -> Found:
+    """Predict the rows of a table: mean, standard deviation and interval of each output."""
+    emulator, table = load(options.emulator), tables.read(options.new)
+    if options.predictions is not None:
+        _require_other(options.predictions, options.new, options.emulator)
+        require_writable(options.predictions)
+    x = table.numbers(emulator.input_names)
+    _note_extrapolation(emulator, x)
+    columns: Columns = {**table.columns, **_prediction_columns(emulator, x, options.level)}
+    facts = {"rows": len(x), "level": options.level}
+    if options.predictions is None:
+        return tables.csv_text(columns).rstrip("\n"), facts | {"predictions": columns}
+    tables.write(options.predictions, columns)
+    text = f"wrote {len(x)} predictions to {options.predictions}"
+    return text, facts | {"file": str(options.predictions)}
+
+
+def validate(options: argparse.Namespace) -> Found:
+    """Compare predictions with runs of known outputs; without a table, with left-out ones."""
+    emulator = load(options.emulator)
+    if options.runs is None:
+        truth, (mean, std) = emulator.training_outputs, _left_out(emulator)
+        what = "training runs, each predicted without it"
+    else:
+        table = tables.read(options.runs)
+        x, truth = table.numbers(emulator.input_names), table.numbers(emulator.output_names)
+        _note_extrapolation(emulator, x)
+        (mean, std), what = _predicted(emulator, x), f"runs of {options.runs}"
+    found = {
+        name: scores(truth[:, k], mean[:, k], std[:, k])
+        for k, name in enumerate(emulator.output_names)
+    }
+    return _scores_in_words(found, len(truth), what), {"rows": len(truth), "scores": found}
+
+
+def info(options: argparse.Namespace) -> Found:
+    """Say what is in a file: data, structures, votes, scores, warnings."""
+    emulator = load(options.emulator)
+    facts = {"file": str(options.emulator), **_facts(emulator)}
+    lines = [
+        f"{facts['kind']} fitted to {facts['rows']} runs",
+        *_ranges_in_words("input", facts["inputs"]),
+        *_ranges_in_words("output", facts["outputs"]),
+    ]
+    return "\n".join([*lines, "", str(emulator.summary())]), facts
+
+
+def demo(options: argparse.Namespace) -> Found:
+    """Write a small example and run the commands on it."""
+    folder = Path(options.folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs, new, emulator, out = (
+        str(folder / name) for name in ("runs.csv", "new.csv", "step.deepemu", "predictions.csv")
+    )
+    x, at = np.linspace(0, 1, 12), np.linspace(0, 1, 41)
+    height = np.where(x < 0.5, -1.0, 1.0)
+    tables.write(runs, {"position": x.tolist(), "height": height.tolist()})
+    tables.write(new, {"position": at.tolist()})
+    for command in (
+        ["fit", runs, "--output", "height", "-o", emulator],
+        ["predict", emulator, new, "-o", out],
+        ["validate", emulator],
+    ):
+        _say(options, "$ deepemu " + " ".join(command))
+        step = _parser().parse_args(command)
+        text, _ = step.command(step)
+        _say(options, text + "\n")
+    files = [runs, new, emulator, out]
+    return f"look into {out}", {"files": files}
+
+
+# --- what commands share ---------------------------------------------------------------------
+
+
+def _inputs(table: Table, inputs: Sequence[str] | None, outputs: Sequence[str]) -> list[str]:
+    table.require(outputs)
+    chosen = [n for n in table.names if n not in outputs] if inputs is None else list(inputs)
+    table.require(chosen)
+    twice = [name for name in dict.fromkeys(chosen) if name in outputs or chosen.count(name) > 1]
+    if twice or len(set(outputs)) < len(outputs):
+        raise FileError("A column is named twice; name each input and each output once.")
+    if not chosen:
+        raise FileError(f"{table.source} has no column besides the output; add the inputs.")
+    return chosen
+
+
+def _estimator(options: argparse.Namespace) -> BaseEmulator:
+    given: dict[str, Any] = {
+        "n_chains": options.chains,
+        "n_iter": options.iterations,
+        "nugget": "estimate" if options.noise else None,
+        "random_state": options.seed,
+        "device": options.device,
+        "verbose": False if options.quiet or options.json else None,
+    }
+    kind, more = {
+        "auto": (Emulator, {"max_depth": options.depth}),
+        "dgp": (DGP, {"depth": options.depth, "kernel": options.kernel}),
+        "gp": (GP, {"kernel": options.kernel}),
+    }[options.model]
+    known = kind().get_params()
+    settings = {k: v for k, v in (given | more).items() if v is not None and k in known}
+    return kind(**settings)
+
+
+def _require_other(target: Path, *sources: Path) -> None:
+    if Path(target).resolve() in [Path(source).resolve() for source in sources]:
+        raise FileError(f"{target} is what is read; name another file to write to.")
+
+
+def _predicted(emulator: BaseEmulator, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and standard deviation (m, q). Columns were found by name already."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="X does not have valid feature names")
+        mean, std = emulator.predict(x, return_std=True)
+    return mean.reshape(len(x), -1), std.reshape(len(x), -1)
+
+
+def _left_out(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
+    mean, std = emulator.loo()
+    return mean.reshape(len(mean), -1), std.reshape(len(std), -1)
+
+
+def _prediction_columns(
+    emulator: BaseEmulator, x: np.ndarray, level: float
+) -> dict[str, list[float]]:
+    mean, std = _predicted(emulator, x)
+    reach = ndtri((1.0 + level) / 2.0) * std
+    columns = {"mean": mean, "std": std, "lower": mean - reach, "upper": mean + reach}
+    return {
+        f"{name}_{what}": values[:, k].tolist()
+        for k, name in enumerate(emulator.output_names)
+        for what, values in columns.items()
+    }
+
+
+def _note_extrapolation(emulator: BaseEmulator, x: np.ndarray) -> None:
+    low, high = emulator.training_inputs.min(axis=0), emulator.training_inputs.max(axis=0)
+    outside = (x < low) | (x > high)
+    if outside.any():
+        names = [emulator.input_names[k] for k in np.flatnonzero(outside.any(axis=0))]
+        warnings.warn(
+            f"{int(outside.any(axis=1).sum())} of {len(x)} rows lie outside the range of the runs "
+            f"in {', '.join(names)}: there the emulator extrapolates.",
+            DeepemuWarning,
+            stacklevel=2,
+        )
+
+
+def _facts(emulator: BaseEmulator) -> dict[str, Any]:
+    summary = emulator.summary()
+    *structures, mixture = summary.lines
+    return {
+        "kind": type(emulator).__name__,
+        "rows": len(emulator.training_inputs),
+        "inputs": _ranges(emulator.input_names, emulator.training_inputs),
+        "outputs": _ranges(emulator.output_names, emulator.training_outputs),
+        "weights": {line.label: line.weight for line in structures},
+        "held_out": {"crps": mixture.crps, "coverage": mixture.coverage},
+        "troubles": list(summary.troubles),
+    }
+
+
+def _ranges(names: Sequence[str], columns: np.ndarray) -> dict[str, list[float]]:
+    return {
+        name: [float(column.min()), float(column.max())]
+        for name, column in zip(names, columns.T, strict=True)
+    }
+
+
+def _ranges_in_words(what: str, ranges: dict[str, list[float]]) -> Iterator[str]:
+    for name, (low, high) in ranges.items():
+        yield f"  {what} {name}: {low:g} to {high:g}"
+
+
+def _scores_in_words(found: dict[str, dict[str, float]], n: int, what: str) -> str:
+    width = max(len("output"), *map(len, found))
+    lines = [f"{n} {what}:", f"{'output':{width}}  NRMSEP      CRPS  in 95 %"]
+    lines += [
+        f"{name:{width}}  {of['nrmsep']:6.4f}  {of['crps']:8.4g}  {of['coverage']:7.1%}"
+        for name, of in found.items()
+    ]
+    return "\n".join(lines)
+
+
+# --- talking ---------------------------------------------------------------------------------
+
+
+def _print(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> None:
+    if options.json:
+        print(json.dumps(facts, default=float))
+    elif not options.quiet or options.command is predict:
+        print(text)
+
+
+def _say(options: argparse.Namespace, line: str) -> None:
+    if not (options.quiet or options.json):
+        print(line, flush=True)
+
+
+def _complain(sentence: str) -> None:
+    print(f"deepemu: {sentence}", file=sys.stderr)
+
+
+@contextmanager
+def _warnings_in_one_line() -> Iterator[list[str]]:
+    """The package's own warnings go to standard error as they come, and into the list."""
+    told: list[str] = []
+
+    def show(message: Warning | str, *_: Any) -> None:
+        told.append(" ".join(str(message).split()))
+        _complain(f"warning: {told[-1]}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("always", DeepemuWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield told
+
+
+# --- arguments -------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "deepemu", description=DESCRIPTION, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=deepemu.__version__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    add_fit(_command(commands, fit))
+    add_predict(_command(commands, predict))
+    add_validate(_command(commands, validate))
+    _command(commands, info).add_argument("emulator", type=Path, help="a file of fit")
+    _command(commands, demo).add_argument(
+        "folder", nargs="?", default="deepemu-demo", help="where to write (default: %(default)s)"
+    )
+    return parser
+
+
+def _command(commands: Any, function: Callable[..., Found]) -> argparse.ArgumentParser:
+    words = str(function.__doc__)
+    parser = commands.add_parser(function.__name__, help=words, description=words)
+    parser.set_defaults(command=function)
+    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="print no more than is asked for"
+    )
+    return parser
+
+
+def add_fit(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("runs", type=Path, help="CSV or Parquet table, one row a run")
+    add("--output", nargs="+", required=True, metavar="COLUMN", help="column(s) to predict")
+    add("--inputs", nargs="+", metavar="COLUMN", help="columns to learn from (default: all others)")
+    add("-o", dest="emulator", type=Path, help=f"file to write (default: the table's name{SUFFIX})")
+    what = "auto compares plain and deep Gaussian processes (default); dgp is deep, gp plain"
+    add("--model", choices=("auto", "dgp", "gp"), default="auto", help=what)
+    add("--depth", type=_whole, help="layers: of dgp, or the most that auto tries (default: 2)")
+    add("--kernel", choices=KERNELS, help="of dgp and gp (default: matern52)")
+    add("--noise", action="store_true", help="the simulator is noisy: estimate how much")
+    add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
+    add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
+    add("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    add("--device", choices=("auto", "cpu", "gpu"), default="auto")
+
+
+def add_predict(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("emulator", type=Path, help="a file of fit")
+    add("new", type=Path, help="CSV or Parquet table with the input columns")
+    add("-o", dest="predictions", type=Path, help="table to write (default: CSV to the terminal)")
+    add("--level", type=_share, default=0.95, help="of the intervals (default: 0.95)")
+
+
+def add_validate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("emulator", type=Path, help="a file of fit")
+    parser.add_argument("runs", type=Path, nargs="?", help="table of runs that fit has not seen")
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return int(text)
+
+
+def _share(text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = float("nan")
+    if not 0.0 < share < 1.0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
+    return share

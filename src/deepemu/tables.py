@@ -1,0 +1,186 @@
+"""Tables with named columns in CSV and Parquet files."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from deepemu._atomic import PathLike, replacing
+from deepemu.errors import FileError
+
+SEPARATORS = ",;\t"
+PARQUET = (".parquet", ".pq")
+LONGEST_LIST = 8
+
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Columns by name, as they stand in the file; ``lines`` are their rows' places in it."""
+
+    source: str
+    columns: Columns
+    lines: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def numbers(self, names: Iterable[str]) -> np.ndarray:
+        """Some columns (n, k) as finite numbers."""
+        return np.column_stack([self._column(name) for name in names])
+
+    def require(self, names: Iterable[str]) -> None:
+        missing = [name for name in names if name not in self.columns]
+        if missing:
+            raise FileError(
+                f"{self.source} has no column {_listed(missing)}; its columns are "
+                f"{_listed(self.names)}."
+            )
+
+    def _column(self, name: str) -> np.ndarray:
+        self.require([name])
+        values = [_number(cell) for cell in self.columns[name]]
+        for cell, value, line in zip(self.columns[name], values, self.lines, strict=True):
+            if value is None or not np.isfinite(value):
+                shown = "is empty" if cell is None or str(cell).strip() == "" else f"has {cell!r}"
+                raise FileError(
+                    f"{self.source}, line {line}: column {name!r} {shown}, where a finite number "
+                    "is needed; mend or remove the row, or leave the column out."
+                )
+        return np.array(values, dtype=np.float64)
+
+
+def _number(cell: Any) -> float | None:
+    if cell is None or isinstance(cell, bool):
+        return None
+    try:
+        # Python reads 1_000 as a number, which no table means.
+        return None if isinstance(cell, str) and "_" in cell else float(cell)
+    except (TypeError, ValueError):
+        return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:LONGEST_LIST])
+    more = len(names) - LONGEST_LIST
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def read(path: PathLike) -> Table:
+    """The table of a CSV file with a header, or of a Parquet file."""
+    source = Path(path)
+    table = _read_parquet(source) if source.suffix.lower() in PARQUET else _read_csv(source)
+    if not len(table):
+        raise FileError(f"{path} has a header but no rows; it must have at least one.")
+    return table
+
+
+def _read_csv(path: Path) -> Table:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise FileError(
+            f"{path} is no CSV file in UTF-8 ({error.reason}); save it as one."
+        ) from error
+    if "\0" in text:
+        raise FileError(f"{path} is no CSV file: it has zero bytes; save it as one.")
+    lines = text.splitlines()
+    head = next((line for line in lines if line.strip()), None)
+    if head is None:
+        raise FileError(f"{path} is empty; it must have a header and at least one row.")
+    separator = max(SEPARATORS, key=head.count)
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    except csv.Error as error:
+        raise FileError(f"{path} is no CSV file ({error}); mend its quotes.") from error
+    (_, names), *body = rows
+    return _table(path, [name.strip() for name in names], body)
+
+
+def _table(path: Path, names: list[str], body: list[tuple[int, list[str]]]) -> Table:
+    _require_names(path, names)
+    for line, row in body:
+        if len(row) != len(names):
+            raise FileError(
+                f"{path}, line {line}: {len(row)} cell(s), but the header has {len(names)}; give "
+                "every row one cell a column."
+            )
+    columns = {name: [row[place] for _, row in body] for place, name in enumerate(names)}
+    return Table(str(path), columns, [line for line, _ in body])
+
+
+def _require_names(path: Path, names: Sequence[str]) -> None:
+    if "" in names:
+        raise FileError(f"{path}: column {names.index('') + 1} has no name; give it one.")
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise FileError(f"{path} has column {_listed(twice)} more than once; rename one of them.")
+    if all(_number(name) is not None for name in names):
+        raise FileError(f"{path} has numbers in its first line; put the columns' names there.")
+
+
+def _read_parquet(path: Path) -> Table:
+    arrow, parquet = _arrow()
+    with path.open("rb") as file:
+        try:
+            found = parquet.read_table(file)
+        except (arrow.ArrowException, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise FileError(f"{path} is no Parquet file ({reason}); write it again.") from error
+    names = [str(name) for name in found.column_names]
+    _require_names(path, names)
+    columns = {name: found.column(place).to_pylist() for place, name in enumerate(names)}
+    return Table(str(path), columns, range(1, found.num_rows + 1))
+
+
+def _arrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise FileError(
+            "Parquet files need pyarrow: pip install 'deepemu[parquet]', or use CSV."
+        ) from error
+    return pa, parquet
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write(path: PathLike, columns: Columns) -> None:
+    """A whole new CSV or Parquet file in the place of ``path``."""
+    is_parquet = Path(path).suffix.lower() in PARQUET
+    content = _parquet_bytes(columns) if is_parquet else csv_text(columns).encode()
+    with replacing(path) as file:
+        file.write(content)
+
+
+def csv_text(columns: Columns) -> str:
+    """Numbers with as many digits as make them what they are."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*columns.values(), strict=True))
+    return text.getvalue()
+
+
+def _parquet_bytes(columns: Columns) -> bytes:
+    arrow, parquet = _arrow()
+    content = io.BytesIO()
+    parquet.write_table(
+        arrow.table({name: list(column) for name, column in columns.items()}), content
+    )
+    return content.getvalue()

@@ -1,0 +1,332 @@
+"""The command line: from a table to predictions, and one sentence for whatever cannot be used."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import zipfile
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import deepemu
+from deepemu import GP, cli, tables
+
+pytestmark = pytest.mark.usefixtures("quick_programs", "own_cache")
+
+RUNS = "width,depth,force\n" + "".join(
+    f"{w},{d},{np.sin(3 * w) + d}\n" for w, d in np.random.default_rng(0).random((12, 2)).round(3)
+)
+NEW = "name,depth,width\nfirst,0.5,0.25\nsecond,0.125,0.75\n"
+FIT = ["fit", "runs.csv", "--output", "force", "--model", "gp", "-o", "it.deepemu"]
+
+
+@pytest.fixture(scope="module")
+def own_cache(tmp_path_factory):
+    """No program goes to the user's cache folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deepemu, "use_compilation_cache", lambda: None)
+        yield
+
+
+@pytest.fixture(scope="module")
+def emulator_file(tmp_path_factory, quick_programs):
+    folder = tmp_path_factory.mktemp("fitted")
+    x, y = np.hsplit(np.array([line.split(",") for line in RUNS.split()[1:]], float), [2])
+    emulator = GP().fit(x, y[:, 0]).name_columns(["width", "depth"], ["force"])
+    deepemu.save(emulator, folder / "it.deepemu")
+    return folder / "it.deepemu"
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch, emulator_file):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs.csv").write_text(RUNS)
+    (tmp_path / "new.csv").write_text(NEW)
+    (tmp_path / "old.deepemu").write_bytes(emulator_file.read_bytes())
+    return tmp_path
+
+
+def rows_of(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
+# --- the way through -------------------------------------------------------------------------
+
+
+def test_three_commands_lead_from_runs_to_predictions(folder, capsys):
+    assert cli.main(FIT) == 0
+    assert "wrote it.deepemu" in capsys.readouterr().out
+    assert cli.main(["predict", "it.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    assert cli.main(["info", "it.deepemu"]) == 0
+    shown = capsys.readouterr().out
+    assert "GP fitted to 12 runs" in shown and "input width: " in shown and "GP, matern52" in shown
+    emulator = deepemu.load("it.deepemu")
+    assert emulator.input_names == ("width", "depth") and emulator.output_names == ("force",)
+    mean, std = emulator.predict([[0.25, 0.5], [0.75, 0.125]], return_std=True)
+    for row, m, s in zip(rows_of(folder / "out.csv"), mean, std, strict=True):
+        assert row["name"] in ("first", "second")
+        assert float(row["force_mean"]) == m and float(row["force_std"]) == s
+        assert float(row["force_lower"]) == pytest.approx(m - 1.959964 * s, rel=1e-6)
+        assert float(row["force_upper"]) == pytest.approx(m + 1.959964 * s, rel=1e-6)
+
+
+def test_predictions_go_to_the_terminal_unless_a_file_is_named(folder, capsys):
+    assert cli.main(["predict", "old.deepemu", "new.csv", "--level", "0.5"]) == 0
+    first, *rest = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert len(rest) == 1 and first["name"] == "first"
+    reach = float(first["force_upper"]) - float(first["force_mean"])
+    assert reach == pytest.approx(0.674490 * float(first["force_std"]), rel=1e-5)
+
+
+@pytest.mark.parametrize("arguments", [["runs.csv"], []])
+def test_validation_scores_runs_that_are_known(folder, capsys, arguments):
+    assert cli.main(["validate", "old.deepemu", *arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    emulator = deepemu.load("old.deepemu")
+    x, y = emulator.training_inputs, emulator.training_outputs[:, 0]
+    mean = emulator.predict(x) if arguments else emulator.loo()[0]
+    expected = np.sqrt(np.mean((mean - y) ** 2)) / np.ptp(y)
+    assert found["rows"] == 12
+    assert found["scores"]["force"]["nrmsep"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_parquet_goes_in_and_out(folder):
+    pd.read_csv("runs.csv").to_parquet("runs.parquet")
+    pd.read_csv("new.csv").to_parquet("new.parquet")
+    assert cli.main(["fit", "runs.parquet", *FIT[2:]]) == 0
+    assert cli.main(["predict", "it.deepemu", "new.parquet", "-o", "out.parquet"]) == 0
+    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    a, b = pd.read_parquet("out.parquet"), pd.read_csv("out.csv")
+    pd.testing.assert_frame_equal(a, b[list(a.columns)], rtol=1e-9)
+
+
+def test_several_outputs_and_chosen_inputs(folder, capsys):
+    arguments = ["fit", "runs.csv", "--output", "force", "depth", "--inputs", "width"]
+    assert cli.main([*arguments, "--model", "gp", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["file"] == "runs.deepemu" and list(facts["inputs"]) == ["width"]
+    assert cli.main(["predict", "runs.deepemu", "new.csv"]) == 0
+    assert "force_mean,force_std,force_lower,force_upper,depth_mean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "settings"),
+    [
+        (["--model", "gp", "--kernel", "matern32", "--noise"], "GP", {"kernel": "matern32", "nugget": "estimate"}),
+        (["--model", "dgp", "--depth", "3", "--chains", "5", "--iterations", "7", "--seed", "4"], "DGP",
+         {"depth": 3, "n_chains": 5, "n_iter": 7, "random_state": 4, "nugget": 1e-6}),
+        (["--depth", "3"], "Emulator", {"max_depth": 3, "n_chains": 8}),
+        (["--device", "cpu", "--quiet"], "Emulator", {"max_depth": 2, "device": "cpu", "verbose": False}),
+    ],
+)  # fmt: skip
+def test_arguments_are_settings(arguments, kind, settings):
+    options = cli._parser().parse_args(["fit", "runs.csv", "--output", "y", *arguments])
+    emulator = cli._estimator(options)
+    assert type(emulator).__name__ == kind
+    assert {name: emulator.get_params()[name] for name in settings} == settings
+
+
+def test_rows_outside_the_runs_are_noted(folder, capsys):
+    (folder / "far.csv").write_text("width,depth\n0.5,0.5\n9,0.5\n")
+    assert cli.main(["predict", "old.deepemu", "far.csv", "--json"]) == 0
+    told = capsys.readouterr()
+    assert "1 of 2 rows lie outside the range of the runs in width" in told.err
+    assert len(json.loads(told.out)["warnings"]) == 1
+
+
+def test_quiet_prints_nothing_but_predictions(folder, capsys):
+    assert cli.main([*FIT, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    assert cli.main(["predict", "it.deepemu", "new.csv", "-q"]) == 0
+    assert capsys.readouterr().out.startswith("name,depth,width,force_mean")
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for words in ("deepemu fit runs.csv --output y", "Exit codes", "cache folder"):
+        assert words in shown
+
+
+@pytest.mark.slow
+def test_the_demonstration_runs_as_installed(tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "deepemu", "demo", str(tmp_path / "demo")]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "wrote 41 predictions" in done.stdout
+    for row in rows_of(tmp_path / "demo" / "predictions.csv"):
+        x, mean = float(row["position"]), float(row["height_mean"])
+        if abs(x - 0.5) > 0.1:
+            assert abs(mean - np.sign(x - 0.5)) < 0.2
+
+
+# --- hostile files and tables ----------------------------------------------------------------
+
+
+def text(content):
+    return lambda path: path.write_bytes(
+        content if isinstance(content, bytes) else content.encode()
+    )
+
+
+def broken_zip(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("evil.py", "print(1)")
+
+
+def parquet_of_text(path):
+    pd.DataFrame({"width": ["a"], "depth": [1.0], "force": [2.0]}).to_parquet(path)
+
+
+def parquet_with_gap(path):
+    pd.DataFrame({"width": [0.1, None], "depth": [1.0, 2.0]}).to_parquet(path)
+
+
+PREDICT = ["predict", "old.deepemu", "bad.csv", "-o", "out.csv"]
+BAD_FIT = ["fit", "bad.csv", "--output", "force", "--model", "gp", "-o", "out.deepemu"]
+HEAD = "width,depth,force\n"
+# name: (the file "bad" and what is in it, the command, its exit code, what it says)
+HOSTILE = {
+    "no such table": (None, ["fit", "none.csv", *BAD_FIT[2:]], 1, "none.csv: No such file"),
+    "a folder": (None, ["fit", ".", *BAD_FIT[2:]], 1, "Is a directory"),
+    "empty": (text(""), BAD_FIT, 1, "bad.csv is empty"),
+    "blank lines": (text("\n\n  \n"), BAD_FIT, 1, "bad.csv is empty"),
+    "header only": (text(HEAD), BAD_FIT, 1, "a header but no rows"),
+    "one row": (text(HEAD + "1,2,3\n"), BAD_FIT, 1, "1 sample"),
+    "equal rows": (text(HEAD + "1,2,3\n1,2,4\n"), BAD_FIT, 1, "All 2 rows of X are equal"),
+    "no header": (text("1,2,3\n4,5,6\n"), BAD_FIT, 1, "numbers in its first line"),
+    "text in a number column": (text(HEAD + "1,2,3\n4,high,6\n"), BAD_FIT, 1, "line 3: column 'depth' has 'high'"),
+    "text in the output": (text(HEAD + "1,2,3\n4,5,six\n"), BAD_FIT, 1, "line 3: column 'force' has 'six'"),
+    "empty cell": (text(HEAD + "1,,3\n"), BAD_FIT, 1, "line 2: column 'depth' is empty"),
+    "nan": (text(HEAD + "1,nan,3\n"), BAD_FIT, 1, "column 'depth' has 'nan'"),
+    "inf": (text(HEAD + "1,2,inf\n"), BAD_FIT, 1, "column 'force' has 'inf'"),
+    "too large": (text(HEAD + "1,2,1e999\n"), BAD_FIT, 1, "column 'force' has '1e999'"),
+    "decimal commas": (text("width;depth;force\n0,1;2;3\n"), BAD_FIT, 1, "column 'width' has '0,1'"),
+    "underscores": (text(HEAD + "1_000,2,3\n"), BAD_FIT, 1, "column 'width' has '1_000'"),
+    "truth values": (text(HEAD + "True,2,3\n"), BAD_FIT, 1, "column 'width' has 'True'"),
+    "dates": (text(HEAD + "2024-01-01,2,3\n"), BAD_FIT, 1, "column 'width' has '2024-01-01'"),
+    "a row too short": (text(HEAD + "1,2\n"), BAD_FIT, 1, "line 2: 2 cell"),
+    "a row too long": (text(HEAD + "1,2,3,4\n"), BAD_FIT, 1, "line 2: 4 cell"),
+    "a column twice": (text("width,width,force\n1,2,3\n"), BAD_FIT, 1, "'width' more than once"),
+    "a column without name": (text("width,,force\n1,2,3\n"), BAD_FIT, 1, "column 2 has no name"),
+    "no such output": (text("width,depth\n1,2\n"), BAD_FIT, 1, "no column 'force'; its columns are 'width', 'depth'"),
+    "many columns": (text(",".join(f"c{k}" for k in range(99)) + "\n"), BAD_FIT, 1, "and 91 more|no rows"),
+    "only the output": (text("force\n1\n2\n"), BAD_FIT, 1, "no column besides the output"),
+    "no such input": (text(RUNS), [*BAD_FIT, "--inputs", "colour"], 1, "no column 'colour'"),
+    "output as input": (text(RUNS), [*BAD_FIT, "--inputs", "force"], 1, "named twice"),
+    "input twice": (text(RUNS), [*BAD_FIT, "--inputs", "width", "width"], 1, "named twice"),
+    "output twice": (text(RUNS), [*BAD_FIT, "--output", "force", "force"], 1, "named twice"),
+    "an open quote": (text(HEAD + '1,"2,3\n'), BAD_FIT, 1, "is no CSV file"),
+    "zero bytes": (text(HEAD.encode() + b"1,\x00,3\n"), BAD_FIT, 1, "zero bytes"),
+    "latin-1": (text("größe,depth,force\n1,2,3\n".encode("latin-1")), BAD_FIT, 1, "no CSV file in UTF-8"),
+    "a picture": (text(b"\x89PNG\r\n\x1a\n\x00\xff\xfe"), BAD_FIT, 1, "no CSV file in UTF-8"),
+    "output into no folder": (text(RUNS), [*BAD_FIT[:-1], "no/out.deepemu"], 1, "cannot be written"),
+    "output into a folder": (text(RUNS), [*BAD_FIT[:-1], "."], 1, "is a folder"),
+    "output onto the runs": (text(RUNS), [*BAD_FIT[:-1], "bad.csv"], 1, "is what is read"),
+    "a depth of zero": (text(RUNS), [*BAD_FIT, "--depth", "0"], 2, "not a positive whole number"),
+    "an unknown model": (text(RUNS), [*BAD_FIT, "--model", "magic"], 2, "invalid choice"),
+    "no output named": (text(RUNS), ["fit", "bad.csv"], 2, "--output"),
+    "no command": (None, [], 2, "command"),
+    "unknown command": (None, ["train"], 2, "invalid choice"),
+    "too deep": (text(RUNS), [*BAD_FIT[:4], "--depth", "9"], 1, "max_depth is 9"),
+    "a text for an emulator": (text("hello"), ["info", "bad.csv"], 1, "is not an emulator, or is damaged"),
+    "an archive of others": (broken_zip, ["info", "bad.csv"], 1, "other names"),
+    "an emulator that is not there": (None, ["info", "none.deepemu"], 1, "none.deepemu: No such file"),
+    "a table for an emulator": (text(RUNS), ["predict", "bad.csv", "new.csv"], 1, "is not an emulator"),
+    "an input is missing": (text("width\n1\n"), PREDICT, 1, "no column 'depth'"),
+    "text in an input": (text("width,depth\n1,x\n"), PREDICT, 1, "line 2: column 'depth' has 'x'"),
+    "nothing to predict": (text("width,depth\n"), PREDICT, 1, "no rows"),
+    "predictions onto the rows": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "bad.csv"], 1, "is what is read"),
+    "predictions onto the emulator": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "old.deepemu"], 1, "is what is read"),
+    "predictions into no folder": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "no/out.csv"], 1, "cannot be written"),
+    "a level of two": (text("width,depth\n1,2\n"), [*PREDICT, "--level", "2"], 2, "not between 0 and 1"),
+    "a level of text": (text("width,depth\n1,2\n"), [*PREDICT, "--level", "high"], 2, "not between 0 and 1"),
+    "validation without outputs": (text("width,depth\n1,2\n"), ["validate", "old.deepemu", "bad.csv"], 1, "no column 'force'"),
+    "no Parquet": (text("hello"), ["predict", "old.deepemu", "bad.parquet"], 1, "is no Parquet file"),
+    "text in Parquet": (parquet_of_text, ["predict", "old.deepemu", "bad.parquet"], 1, "column 'width' has 'a'"),
+    "a gap in Parquet": (parquet_with_gap, ["predict", "old.deepemu", "bad.parquet"], 1, "column 'width' (is empty|has nan)"),
+}  # fmt: skip
+
+
+def contents(folder):
+    return {each.name: each.read_bytes() for each in folder.iterdir() if each.is_file()}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_cannot_be_used_gets_one_sentence(folder, capsys, name):
+    make, command, code, message = HOSTILE[name]
+    bad = folder / ("bad.parquet" if "bad.parquet" in command else "bad.csv")
+    if make is not None:
+        make(bad)
+    before = contents(folder)
+    try:
+        found = cli.main(command)
+    except SystemExit as ended:  # argparse
+        found = ended.code
+    told = capsys.readouterr()
+    assert found == code
+    assert contents(folder) == before, "a file was left behind or changed"
+    assert "Traceback" not in told.err
+    last = told.err.strip().splitlines()[-1]
+    assert last.startswith("deepemu")
+    assert re.search(message, last), last
+    if code == 1:
+        assert len(told.err.strip().splitlines()) == 1
+
+
+def test_there_are_fifty_of_them():
+    assert len(HOSTILE) >= 50
+
+
+def test_a_ctrl_c_before_the_end_writes_nothing(folder, capsys, monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GP, "fit", interrupted)
+    assert cli.main(FIT) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert not (folder / "it.deepemu").exists()
+
+
+def test_parquet_without_pyarrow_says_what_to_install(folder, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert cli.main(["fit", "runs.parquet", *FIT[2:]]) == 1
+    assert "pip install 'deepemu[parquet]'" in capsys.readouterr().err
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "a,b\n1,2\n3,4\n",
+        "\ufeffa,b\r\n1,2\r\n\r\n3,4\r\n",
+        "a;b\n1;2\n3;4",
+        "a\tb\n1\t2\n3\t4\n",
+        ' a ,"b"\n 1 ,"2"\n+3,4e0\n',
+    ],
+)
+def test_dialects_of_csv(tmp_path, content):
+    (tmp_path / "it.csv").write_bytes(content.encode())
+    table = tables.read(tmp_path / "it.csv")
+    assert table.names == ("a", "b")
+    np.testing.assert_array_equal(table.numbers(["b", "a"]), [[2, 1], [4, 3]])
+
+
+def test_numbers_keep_their_digits(tmp_path):
+    values = [0.1 + 0.2, 1e-300, -1.7976931348623157e308, 3.0]
+    tables.write(tmp_path / "it.csv", {"v": values, "name": ['a "quoted"', "b,c", "d\ne", "ü"]})
+    table = tables.read(tmp_path / "it.csv")
+    np.testing.assert_array_equal(table.numbers(["v"])[:, 0], values)
+    assert list(table.columns["name"]) == ['a "quoted"', "b,c", "d\ne", "ü"]
