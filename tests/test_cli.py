@@ -28,7 +28,7 @@ FIT = ["fit", "runs.csv", "--output", "force", "--model", "gp", "-o", "it.deepem
 def own_cache(tmp_path_factory):
     """No program goes to the user's cache folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(deepemu, "use_compilation_cache", lambda: None)
+        patch.setattr(cli, "use_compilation_cache", lambda: None)
         yield
 
 

@@ -65,9 +65,11 @@ ORDER = (
     "design",
     "archive",
     "codec",
+    "plots",
     "persistence",
     "tables",
     "cli",
+    "__main__",
 )
 # core/__init__ runs before any module of core, so it stands above them and imports none.
 RANK = {name: rank for rank, name in enumerate(("core", *ORDER))}

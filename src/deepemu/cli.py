@@ -8,15 +8,16 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.special import ndtri
 
-import deepemu
 from deepemu import tables
 from deepemu._atomic import require_writable
+from deepemu._runtime import use_compilation_cache
 from deepemu.automatic import Emulator
 from deepemu.diagnostics import scores
 from deepemu.emulator import BaseEmulator
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         with _warnings_in_one_line() as warned:
-            deepemu.use_compilation_cache()
+            use_compilation_cache()
             text, facts = options.command(options)
         _print(options, text, facts | {"warnings": warned})
     except KeyboardInterrupt:
@@ -124,7 +125,7 @@ def validate(options: argparse.Namespace) -> Found:
         table = tables.read(options.runs)
         x, truth = table.numbers(emulator.input_names), table.numbers(emulator.output_names)
         _note_extrapolation(emulator, x)
-        (mean, std), what = _predicted(emulator, x), f"runs of {options.runs}"
+        (mean, std), what = emulator._predict_rows(x), f"runs of {options.runs}"
     found = {
         name: scores(truth[:, k], mean[:, k], std[:, k])
         for k, name in enumerate(emulator.output_names)
@@ -207,14 +208,6 @@ def _require_other(target: Path, *sources: Path) -> None:
         raise FileError(f"{target} is what is read; name another file to write to.")
 
 
-def _predicted(emulator: BaseEmulator, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (m, q). Columns were found by name already."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="X does not have valid feature names")
-        mean, std = emulator.predict(x, return_std=True)
-    return mean.reshape(len(x), -1), std.reshape(len(x), -1)
-
-
 def _left_out(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
     mean, std = emulator.loo()
     return mean.reshape(len(mean), -1), std.reshape(len(std), -1)
@@ -223,7 +216,7 @@ def _left_out(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
 def _prediction_columns(
     emulator: BaseEmulator, x: np.ndarray, level: float
 ) -> dict[str, list[float]]:
-    mean, std = _predicted(emulator, x)
+    mean, std = emulator._predict_rows(x)
     reach = ndtri((1.0 + level) / 2.0) * std
     columns = {"mean": mean, "std": std, "lower": mean - reach, "upper": mean + reach}
     return {
@@ -325,7 +318,7 @@ def _parser() -> argparse.ArgumentParser:
         "deepemu", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("--version", action="version", version=deepemu.__version__)
+    parser.add_argument("--version", action="version", version=version("deepemu"))
     commands = parser.add_subparsers(required=True, metavar="command")
     add_fit(_command(commands, fit))
     add_predict(_command(commands, predict))

@@ -1,6 +1,7 @@
 """What every emulator does: fit its structures, weigh them, predict, sample, score, grow."""
 
 import dataclasses
+import warnings
 from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -229,6 +230,18 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
             mean, var = _boundary.predict_mixture(self.ensembles_, x)
         return self._in_user_units(mean, var, return_std)
 
+    def _predict_rows(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Mean and standard deviation (m, q) at rows whose columns are known to be in order."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="X does not have valid feature names")
+            mean, std = self.predict(x, return_std=True)
+        return np.reshape(mean, (len(x), -1)), np.reshape(std, (len(x), -1))
+
+    def _site_inputs(self) -> np.ndarray:
+        """The distinct rows of X, in the order of the hidden variables."""
+        scaling = self._data.scaling
+        return scaling.x_low + scaling.x_span * self._data.sites.x
+
     def _in_user_units(
         self, mean: np.ndarray, var: np.ndarray, return_std: bool
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -307,7 +320,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         left_out = self._held_out() if held_out else self._closed_form_loo()
         mean, std = (np.reshape(each, self._data.y.shape) for each in left_out)
         structures = self.summary().lines[:-1]
-        deep = max(self._deep_voters(), key=lambda voter: voter[1].sum(), default=None)
+        deep = max(self._deep_votes(), key=lambda voter: voter[1].sum(), default=None)
         return plotting.plot_diagnostics(
             self._data.y[:, output], mean[:, output], std[:, output],
             weights=[line.weight for line in structures],
@@ -326,7 +339,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         x = self._to_core(X)
         voices = [
             (_one_by_one(part.trained.ensemble), np.flatnonzero(part.trained.ensemble.chain == k))
-            for part, votes in self._deep_voters()
+            for part, votes in self._deep_votes()
             for k in np.flatnonzero(votes)
         ]
         if not voices:
@@ -344,11 +357,14 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
             ),
         }
 
-    def _deep_voters(self) -> list[tuple[Part, np.ndarray]]:
-        """Deep structures and the weights of their chains."""
+    def _votes(self) -> list[tuple[Part, np.ndarray]]:
+        """Structures and the weights of their chains."""
+        check_is_fitted(self, "ensembles_")
         ends = np.cumsum([len(part.trained.chains) for part in self._parts])
-        of_part = zip(self._parts, np.split(self.weights_, ends[:-1]), strict=True)
-        return [(part, votes) for part, votes in of_part if part.candidate.network.depth > 1]
+        return list(zip(self._parts, np.split(self.weights_, ends[:-1]), strict=True))
+
+    def _deep_votes(self) -> list[tuple[Part, np.ndarray]]:
+        return [(part, votes) for part, votes in self._votes() if part.candidate.network.depth > 1]
 
     # --- running -----------------------------------------------------------------------------
 

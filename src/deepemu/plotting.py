@@ -68,7 +68,7 @@ def plot_diagnostics(
     panels: list[Panel] = [
         functools.partial(draw, y=y, mean=mean, std=std)
         for draw in (
-            functools.partial(_draw_predictions, what=predictions),
+            functools.partial(draw_predictions, what=predictions),
             _draw_errors,
             _draw_pit,
             _draw_coverage,
@@ -121,9 +121,10 @@ def _rhat_in_words(rhat: Mapping[str, float] | float) -> str:
     return rf"split $\hat{{R}}$ = {values}"
 
 
-def _draw_predictions(
-    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, what: str
+def draw_predictions(
+    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, what: str = "Held-out"
 ) -> None:
+    """Predictions with 95 % intervals against the outputs, those outside in another colour."""
     outside = np.abs(standardised_errors(y, mean, std)) > Z_95
     for chosen, word, colour, marker in (
         (~outside, "inside", BLUE, "o"),
@@ -137,7 +138,7 @@ def _draw_predictions(
     middle = np.mean(y)
     axes.axline((middle, middle), slope=1.0, color=GREY, linewidth=1, zorder=1)
     axes.legend(fontsize=9, frameon=False, loc="upper left", handletextpad=0.3)
-    _name(axes, f"{what} predictions, 95 % intervals", "observed", "predicted")
+    name(axes, f"{what} predictions, 95 % intervals", "observed", "predicted")
 
 
 def _draw_errors(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
@@ -151,7 +152,7 @@ def _draw_errors(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -
     axes.plot(mean[~outside], shown[~outside], "o", color=BLUE, markersize=4, label="inside")
     axes.plot(mean[outside], shown[outside], "s", color=VERMILION, markersize=4, label="outside")
     axes.set_ylim(-1.1 * edge, 1.1 * edge)
-    _name(axes, "Standardised errors, band ±1.96", "predicted", "(observed − predicted) / std")
+    name(axes, "Standardised errors, band ±1.96", "predicted", "(observed − predicted) / std")
 
 
 def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
@@ -163,7 +164,7 @@ def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> N
         color=BLUE, alpha=0.8, zorder=2,
     )  # fmt: skip
     axes.set_xlim(0.0, 1.0)
-    _name(axes, "Probability integral transform", "predictive probability below observed", "count")
+    name(axes, "Probability integral transform", "predictive probability below observed", "count")
 
 
 def _draw_coverage(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
@@ -173,7 +174,7 @@ def _draw_coverage(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray)
     axes.plot([0.0, 1.0], [0.0, 1.0], color=GREY, linewidth=1, zorder=1)
     axes.plot(LEVELS, observed, "o-", color=BLUE, markersize=4, linewidth=1.2, label="observed")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02))
-    _name(axes, "Coverage of central intervals", "nominal level", "share of outputs inside")
+    name(axes, "Coverage of central intervals", "nominal level", "share of outputs inside")
 
 
 def _draw_weights(axes: Axes, weights: np.ndarray, labels: Sequence[str]) -> None:
@@ -183,7 +184,7 @@ def _draw_weights(axes: Axes, weights: np.ndarray, labels: Sequence[str]) -> Non
     axes.set_yticks(rows, labels)
     axes.invert_yaxis()  # the first on top, as one reads
     axes.margins(x=0.15)
-    _name(axes, "Weights of the components", "weight", "")
+    name(axes, "Weights of the components", "weight", "")
     axes.tick_params(axis="y", length=0, labelsize=_size_of_rows(weights.size))
 
 
@@ -200,10 +201,11 @@ def _draw_trace(axes: Axes, trace: np.ndarray, title: str) -> None:
         margin = 0.05 * np.ptp(settled)
         axes.set_ylim(settled.min() - margin, settled.max() + margin)
     axes.set_xlim(1, max(trace.shape[1], 2))
-    _name(axes, title, "iteration", "log density")
+    name(axes, title, "iteration", "log density")
 
 
-def _name(axes: Axes, title: str, below: str, beside: str) -> None:
+def name(axes: Axes, title: str, below: str, beside: str) -> None:
+    """Title and labels, in the style of all figures."""
     axes.set_title(title, fontsize=11, loc="left")
     axes.set_xlabel(below, fontsize=10)
     axes.set_ylabel(beside, fontsize=10)

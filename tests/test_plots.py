@@ -1,0 +1,172 @@
+"""Figures of fitted emulators: what is drawn is what the emulator says, under the user's names."""
+
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+from matplotlib.collections import PathCollection
+
+from deepemu import DGP, GP, ConvergenceWarning, InputError, Layer, plots
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
+SMALL = {"n_chains": 4, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def line(quick_programs):
+    x = np.linspace(2, 4, 9)[:, None]
+    return GP().fit(x, np.sin(3 * x[:, 0])).name_columns(["position"], ["height"])
+
+
+@pytest.fixture(scope="module")
+def surface(quick_programs):
+    x = np.random.default_rng(0).random((12, 2))
+    y = np.column_stack([np.sin(5 * x[:, 0]) + x[:, 1], x[:, 0]])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        emulator = DGP(layers=[Layer(2), Layer(1), Layer()], **SMALL).fit(x, y)
+    return emulator.name_columns(["width", "depth"], ["force", "heat"])
+
+
+def test_the_fit_shows_mean_interval_and_runs(line):
+    ax = plots.plot_fit(line)
+    curve, runs = ax.lines
+    x = curve.get_xdata()
+    mean, std = line.predict(x[:, None], return_std=True)
+    np.testing.assert_allclose(curve.get_ydata(), mean)
+    np.testing.assert_array_equal(runs.get_xydata()[:, 0], np.linspace(2, 4, 9))
+    (band,) = ax.collections
+    corners = band.get_paths()[0].vertices[:, 1]
+    assert corners.max() == pytest.approx(np.max(mean + 1.959964 * std), rel=1e-5)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("position", "height")
+
+
+def test_a_fit_of_several_inputs_is_drawn_otherwise(surface):
+    with pytest.raises(InputError, match="has 2 inputs.*plot_slices"):
+        plots.plot_fit(surface)
+
+
+@pytest.mark.parametrize("output", [0, 1])
+def test_slices_go_through_the_point(surface, output):
+    axes = plots.plot_slices(surface, at=[0.3, 0.6], output=output)
+    assert axes.shape == (1, 2)
+    assert [ax.get_xlabel() for ax in axes[0]] == ["width", "depth"]
+    assert axes[0, 0].get_ylabel() == ("force", "heat")[output]
+    along_width, along_depth = (ax.lines[0] for ax in axes[0])
+    rows = np.column_stack([along_width.get_xdata(), np.full(201, 0.6)])
+    np.testing.assert_allclose(along_width.get_ydata(), surface.predict(rows)[:, output])
+    rows = np.column_stack([np.full(201, 0.3), along_depth.get_xdata()])
+    np.testing.assert_allclose(along_depth.get_ydata(), surface.predict(rows)[:, output])
+
+
+def test_the_surface_has_mean_and_standard_deviation(surface):
+    axes = plots.plot_surface(surface, inputs=(1, 0))
+    for ax, what in zip(axes.flat, ("mean", "standard deviation"), strict=True):
+        assert ax.get_title(loc="left") == f"force: {what}"
+        assert (ax.get_xlabel(), ax.get_ylabel()) == ("depth", "width")
+        (runs,) = ax.lines
+        np.testing.assert_array_equal(runs.get_xydata(), surface.training_inputs[:, ::-1])
+
+
+def test_left_out_runs_stand_against_themselves(surface):
+    ax = plots.plot_left_out(surface, output=1)
+    assert ax.get_xlabel() == "heat" and ax.get_ylabel() == "heat, predicted"
+    drawn = np.concatenate([bars[0].get_xydata() for bars in ax.containers])
+    expected = np.column_stack([surface.training_outputs[:, 1], surface.loo()[0][:, 1]])
+    np.testing.assert_allclose(drawn[np.lexsort(drawn.T)], expected[np.lexsort(expected.T)])
+
+
+def test_the_profile_is_normalised():
+    y, mean, std = np.array([10.0, 20.0, 30.0]), np.array([12.0, 20.0, 28.0]), np.array([1, 4, 2])
+    ax = plots.plot_profile(y, mean, std)
+    (points,) = (each for each in ax.collections if isinstance(each, PathCollection))
+    np.testing.assert_allclose(points.get_offsets(), [[0.0, 0.1], [1.0, 0.9], [0.5, 0.5]])
+    np.testing.assert_allclose(points.get_array(), [0.25, 0.5, 1.0])
+
+
+def test_bars_are_the_votes_of_chains(surface):
+    ax = plots.plot_weights(surface)
+    widths = np.concatenate([[bar.get_width() for bar in row] for row in ax.containers])
+    np.testing.assert_allclose(np.sort(widths), np.sort(surface.weights_), atol=1e-12)
+    assert ax.get_yticklabels()[0].get_text() == "DGP, 3 layers, matern52 (4)"
+
+
+def test_traces_are_lengthscales_on_their_own_scale(surface):
+    ax = plots.plot_traces(surface, layer=0)
+    *paths, _ = ax.lines
+    expected = surface.trace_["lengthscale"][0]
+    assert len(paths) == 4 * 2 * 2
+    np.testing.assert_allclose(paths[0].get_ydata(), expected[0, :, 0, 0])
+    assert ax.get_ylabel() == "lengthscales of layer 1"
+    assert plots.plot_traces(surface).get_ylabel() == "lengthscales of layer 3"
+    with pytest.raises(InputError, match="layer is 3; it must be between 0 and 2"):
+        plots.plot_traces(surface, layer=3)
+
+
+def test_hidden_nodes_stand_over_the_inputs(surface):
+    axes = plots.plot_hidden(surface)
+    assert axes.shape == (2, 2)
+    assert axes[1, 1].get_xlabel() == "depth" and axes[1, 0].get_ylabel() == "node 2"
+    ensemble = surface._parts[0].trained.ensemble
+    best = int(np.argmax(surface.weights_[:4]))
+    member = int(np.flatnonzero(ensemble.chain == best)[0])
+    drawn = axes[0, 1].lines[0].get_xydata()
+    order = np.argsort(surface.training_inputs[:, 1])
+    np.testing.assert_allclose(drawn[:, 0], surface.training_inputs[order, 1])
+    np.testing.assert_allclose(drawn[:, 1], ensemble.members.latents[0][member][order, 0])
+
+
+def test_the_structure_has_an_arrow_for_everything_that_is_read(surface):
+    settings = surface.get_params() | {"stacking": False, "n_chains": 1}
+    emulator = DGP(**settings).fit(surface.training_inputs, surface.training_outputs)
+    ax = plots.plot_structure(emulator.name_columns(["width", "depth"], ["force", "heat"]))
+    arrows = [each for each in ax.texts if each.get_text() == ""]
+    assert len(arrows) == 2 * 2 + (2 + 2) * 1 + (1 + 2) * 2
+    words = [each.get_text() for each in ax.texts if each.get_text()]
+    assert words == ["width", "depth", "1", "2", "1", "force", "heat"]
+
+
+def test_a_plain_process_has_a_structure_but_nothing_hidden(line):
+    assert len([each for each in plots.plot_structure(line).texts if not each.get_text()]) == 1
+    for draw in (plots.plot_hidden, plots.plot_traces):
+        with pytest.raises(InputError, match="no deep structure"):
+            draw(line)
+
+
+def test_axes_that_are_given_are_used(line, surface):
+    figure, (one, other) = plt.subplots(1, 2)
+    assert plots.plot_fit(line, ax=one) is one
+    assert plots.plot_slices(surface, axes=[one, other])[0, 1] is other
+    with pytest.raises(InputError, match="axes are 1; this figure needs 2"):
+        plots.plot_slices(surface, axes=[one])
+    assert plt.get_fignums() == [figure.number]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda e: plots.plot_slices(e, at=[1.0]), r"at has shape \(1,\); it must be 2"),
+        (lambda e: plots.plot_slices(e, at=[np.nan, 1.0]), "2 finite number"),
+        (lambda e: plots.plot_slices(e, output=2), "output is 2; it must be between 0 and 1"),
+        (lambda e: plots.plot_surface(e, inputs=(0, 0)), "two different numbers below 2"),
+        (lambda e: plots.plot_surface(e, inputs=(0, 5)), "two different numbers below 2"),
+    ],
+)
+def test_mistakes_get_one_sentence(surface, call, message):
+    with pytest.raises(InputError, match=message):
+        call(surface)
+
+
+def test_without_matplotlib_it_says_what_to_install(line, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(ImportError, match=r"pip install 'deepemu\[plot\]'"):
+        plots.plot_fit(line)
