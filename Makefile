@@ -23,7 +23,7 @@ test: $(VENV)/.installed-dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
-	$(RUN) -m pytest
+	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 format: $(VENV)/.installed-dev
 	$(RUN) -m ruff format .

@@ -8,7 +8,7 @@ from sklearn.exceptions import NotFittedError
 
 from deepemu import DGP, GP, DataWarning, InputError, Layer
 
-SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2}
+SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
 KINDS = pytest.mark.parametrize("make", [GP, lambda: DGP(**SMALL)], ids=["GP", "DGP"])
 
 

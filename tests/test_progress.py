@@ -11,7 +11,7 @@ import pytest
 from deepemu import DGP, InterruptedFitWarning, training
 from deepemu._progress import Progress, deferred_interrupt, wants_progress
 
-SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
+SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False, "stacking": False}
 
 
 @pytest.fixture(scope="module")
