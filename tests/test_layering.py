@@ -66,6 +66,7 @@ ORDER = (
     "archive",
     "codec",
     "plots",
+    "page",
     "persistence",
     "tables",
     "cli",

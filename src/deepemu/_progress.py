@@ -25,6 +25,11 @@ class Progress:
             sys.stderr.write("\r" + self.line() + "\x1b[K")
             sys.stderr.flush()
 
+    def reach(self, done: int, total: int) -> None:
+        """Stand at ``done`` of a new total."""
+        self._total = total
+        self.advance(done - self._done)
+
     def skip(self, amount: int) -> None:
         """What turned out not to be needed."""
         self._total -= amount

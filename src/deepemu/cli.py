@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from scipy.special import ndtri
 
-from deepemu import tables
+from deepemu import page, tables
 from deepemu._atomic import require_writable
+from deepemu._progress import Progress, wants_progress
 from deepemu._runtime import use_compilation_cache
 from deepemu.automatic import Emulator
 from deepemu.diagnostics import scores
@@ -143,6 +144,18 @@ def info(options: argparse.Namespace) -> Found:
         *_ranges_in_words("output", facts["outputs"]),
     ]
     return "\n".join([*lines, "", str(emulator.summary())]), facts
+
+
+def report(options: argparse.Namespace) -> Found:
+    """Write one HTML page about an emulator, to read and to send; it opens offline."""
+    emulator = load(options.emulator)
+    target = options.page or options.emulator.with_suffix(".html")
+    _require_other(target, options.emulator)
+    require_writable(target)
+    shown = wants_progress(False if options.quiet or options.json else None)
+    with Progress("predicting", 1, shown) as progress:
+        page.write(emulator, target, options.title or options.emulator.stem, progress.reach)
+    return f"wrote {target}", {"file": str(target)}
 
 
 def demo(options: argparse.Namespace) -> Found:
@@ -324,6 +337,7 @@ def _parser() -> argparse.ArgumentParser:
     add_predict(_command(commands, predict))
     add_validate(_command(commands, validate))
     _command(commands, info).add_argument("emulator", type=Path, help="a file of fit")
+    add_report(_command(commands, report))
     _command(commands, demo).add_argument(
         "folder", nargs="?", default="deepemu-demo", help="where to write (default: %(default)s)"
     )
@@ -369,6 +383,14 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
 def add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("emulator", type=Path, help="a file of fit")
     parser.add_argument("runs", type=Path, nargs="?", help="table of runs that fit has not seen")
+
+
+def add_report(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("emulator", type=Path, help="a file of fit")
+    parser.add_argument(
+        "-o", dest="page", type=Path, help="page to write (default: the same, .html)"
+    )
+    parser.add_argument("--title", help="of the page (default: the file's name)")
 
 
 def _whole(text: str) -> int:
