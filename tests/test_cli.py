@@ -4,9 +4,13 @@ import csv
 import json
 import os
 import re
+import shlex
+import signal
 import subprocess
 import sys
+import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -155,6 +159,15 @@ def test_help_teaches(capsys):
         assert words in shown
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+def test_commands_on_the_pages_can_be_typed(page):
+    text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
+    found = re.findall(r"(?:`|^)deepemu ([a-z][^`#\n]*)", text, re.MULTILINE)
+    assert len(found) >= 4
+    for command in found:
+        cli._parser().parse_args(shlex.split(command))
+
+
 @pytest.mark.slow
 def test_the_demonstration_runs_as_installed(tmp_path):
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
@@ -250,6 +263,13 @@ HOSTILE = {
     "predictions onto the emulator": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "old.deepemu"], 1, "is what is read"),
     "predictions into no folder": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "no/out.csv"], 1, "cannot be written"),
     "a level of two": (text("width,depth\n1,2\n"), [*PREDICT, "--level", "2"], 2, "not between 0 and 1"),
+    "a level of one": (text("width,depth\n1,2\n"), [*PREDICT, "--level", "0.9999999999999999"], 2, "not between 0 and 1"),
+    "a negative seed": (text(RUNS), [*BAD_FIT, "--seed", "-1"], 2, "expected one argument|not a whole number"),
+    "a column of predictions": (text("width,depth,force_mean\n1,2,3\n"), PREDICT, 1, "already has a column 'force_mean'"),
+    "quoted nothing": (text('""\n""\n'), BAD_FIT, 1, "bad.csv is empty"),
+    "only separators": (text(",,\n,,\n"), BAD_FIT, 1, "bad.csv is empty"),
+    "a folder with files for the example": (None, ["demo", "."], 1, "is not empty"),
+    "output onto a device": (text(RUNS), [*BAD_FIT[:-1], "/dev/null"], 1, "is no regular file"),
     "a level of text": (text("width,depth\n1,2\n"), [*PREDICT, "--level", "high"], 2, "not between 0 and 1"),
     "validation without outputs": (text("width,depth\n1,2\n"), ["validate", "old.deepemu", "bad.csv"], 1, "no column 'force'"),
     "no Parquet": (text("hello"), ["predict", "old.deepemu", "bad.parquet"], 1, "is no Parquet file"),
@@ -298,6 +318,61 @@ def test_a_ctrl_c_before_the_end_writes_nothing(folder, capsys, monkeypatch):
     assert not (folder / "it.deepemu").exists()
 
 
+def test_a_real_ctrl_c_keeps_what_is_trained(tmp_path):
+    (tmp_path / "runs.csv").write_text(RUNS)
+    command = [sys.executable, "-m", "deepemu", "fit", "runs.csv", "--output", "force",
+               "--model", "dgp", "--iterations", "100000", "-o", "it.deepemu"]  # fmt: skip
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONUNBUFFERED": "1"}
+    running = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert "fitting 12 runs" in running.stdout.readline()
+    time.sleep(15)  # into training, whatever is compiled
+    running.send_signal(signal.SIGINT)
+    _, told = running.communicate(timeout=120)
+    assert running.returncode == 130
+    assert "Traceback" not in told
+    if (tmp_path / "it.deepemu").exists():  # not if the signal came before training began
+        assert "interrupted after" in told
+        deepemu.load(tmp_path / "it.deepemu")
+
+
+def test_dates_and_large_numbers_pass_through(folder, capsys):
+    frame = pd.DataFrame({"width": [0.2, 0.3], "depth": [0.1, 0.2]})
+    frame["when"] = pd.to_datetime(["2024-01-01", "2024-06-01"])
+    frame["large"] = np.array([2**64 - 1, 1], dtype=np.uint64)
+    frame.to_parquet("new.parquet")
+    assert cli.main(["predict", "old.deepemu", "new.parquet", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["predictions"]
+    assert found["when"][0].startswith("2024-01-01") and found["width"] == [0.2, 0.3]
+    assert cli.main(["predict", "old.deepemu", "new.parquet", "-o", "out.parquet"]) == 0
+    assert cli.main(["predict", "old.deepemu", "new.parquet", "-o", "out.csv"]) == 0
+    assert len(pd.read_parquet("out.parquet")) == 2
+
+
+def test_numbers_of_csv_are_numbers_in_parquet_and_json(folder, capsys):
+    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.parquet"]) == 0
+    found = pd.read_parquet("out.parquet")
+    assert found["width"].tolist() == [0.25, 0.75] and found["name"].tolist() == ["first", "second"]
+    capsys.readouterr()
+    assert cli.main(["predict", "old.deepemu", "new.csv", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["predictions"]["width"] == [0.25, 0.75]
+
+
+def test_what_should_not_happen_has_no_traceback_unless_asked_for(folder, capsys, monkeypatch):
+    def broken(*_):
+        raise TypeError("two\nlines \x1b[31m")
+
+    monkeypatch.setattr(cli, "load", broken)
+    assert cli.main(["info", "old.deepemu"]) == 1
+    told = capsys.readouterr().err
+    assert "TypeError: two lines" in told and "\x1b" not in told and len(told.splitlines()) == 1
+    monkeypatch.setenv("DEEPEMU_TRACEBACK", "1")
+    with pytest.raises(TypeError):
+        cli.main(["info", "old.deepemu"])
+
+
 def test_parquet_without_pyarrow_says_what_to_install(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     assert cli.main(["fit", "runs.parquet", *FIT[2:]]) == 1
@@ -315,12 +390,13 @@ def test_parquet_without_pyarrow_says_what_to_install(folder, capsys, monkeypatc
         "a;b\n1;2\n3;4",
         "a\tb\n1\t2\n3\t4\n",
         ' a ,"b"\n 1 ,"2"\n+3,4e0\n',
+        'a,b,"x;y;z;w"\n1,2,3\n3,4,5\n',
     ],
 )
 def test_dialects_of_csv(tmp_path, content):
     (tmp_path / "it.csv").write_bytes(content.encode())
     table = tables.read(tmp_path / "it.csv")
-    assert table.names == ("a", "b")
+    assert table.names[:2] == ("a", "b")
     np.testing.assert_array_equal(table.numbers(["b", "a"]), [[2, 1], [4, 3]])
 
 

@@ -140,6 +140,25 @@ def browser():
         found.close()
 
 
+@pytest.mark.parametrize(
+    ("low", "high"), [(101300.0, 101400.0), (2019.1, 2019.9), (1e17, 1e17), (-1e-7, 1e-7)]
+)
+def test_ticks_tell_values_apart(browser, tmp_path, low, high):  # fmt: skip
+    x = np.column_stack([np.linspace(low, high, 9), np.linspace(0, 1, 9)])
+    page.write(GP().fit(x, np.sin(x[:, 1])), tmp_path / "it.html", "it")
+    view = browser.new_page()
+    faults = []
+    view.on("pageerror", lambda error: faults.append(str(error)))
+    view.goto((tmp_path / "it.html").as_uri())
+    labels = view.eval_on_selector_all(
+        "#slices figure:first-child svg text[text-anchor=middle]",
+        "all => all.map(t => t.textContent)",
+    )[:-2]  # the names of the axes come last
+    view.close()
+    assert faults == []
+    assert len(set(labels)) == len(labels) >= (1 if low == high else 2)
+
+
 @pytest.fixture(scope="module")
 def report_file(emulator, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"

@@ -276,6 +276,85 @@ def test_numbers_that_are_not_finite_are_damage(file):
         deepemu.load(file)
 
 
+def changed_array(file, value, *path):
+    """The file with the array at a place of its state replaced."""
+    with zipfile.ZipFile(file) as archive_:
+        at = json.loads(archive_.read("header.json"))["emulator"]["dict"]
+    for step in path:
+        at = at[step]
+    rewritten(file, **{f"arrays/{at['array']}.npy": npy(value)})
+
+
+SCALING = ("data", "fields", "scaling", "fields")
+ENSEMBLE = ("parts", "list", 0, "fields", "trained", "fields", "ensemble", "fields")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((*SCALING, "y_std"), np.array([-1.0])),
+        ((*SCALING, "x_span"), np.array([1.0, -1.0])),
+        ((*SCALING, "x_span"), np.array([1.0, 1.0], dtype=">f8")),
+        ((*SCALING, "x_low"), np.zeros(2, dtype=np.longdouble)),
+        (("data", "fields", "sites", "fields", "x"), np.float64(3.0).reshape(())),
+        (("data", "fields", "sites", "fields", "site_of_row"), np.full(14, 99)),
+        (("stacked", "fields", "weights"), np.array([2.0])),
+        (("stacked", "fields", "weights"), np.array([0.5, 0.5])),
+        ((*ENSEMBLE, "params", "tuple", 0, "fields", "log_scale"), np.full((1, 1), np.nan)),
+        ((*ENSEMBLE, "data", "fields", "x"), np.zeros((3, 2))),
+        ((*ENSEMBLE, "chain"), np.array([7], dtype=np.int32)),
+    ],
+)
+def test_numbers_that_do_not_fit_are_damage(file, path, value):
+    changed_array(file, value, *path)
+    with pytest.raises(FileError, match="damaged"):
+        deepemu.load(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("report", "fields", "decisions"), None),
+        (("report", "fields", "lines", "tuple", 0), 3),
+        (("report", "fields", "lines", "tuple", 0, "fields", "label"), 3),
+        (("report", "fields", "lines", "tuple", 0, "fields", "crps"), {"float": "nan"}),
+        ((*ENSEMBLE, "chain"), 10**30),
+        (("data", "fields", "x"), 10**30),
+    ],
+)
+def test_words_and_numbers_in_each_others_places_are_damage(file, path, value):
+    rewritten(file, changed(*STATE, *path, value=value))
+    with pytest.raises(FileError, match="damaged"):
+        deepemu.load(file)
+
+
+def test_settings_of_another_machine_are_not_taken_over(file):
+    rewritten(file, changed(*STATE, "settings", "dict", "device", value="gpu"))
+    assert deepemu.load(file).device == "auto"
+
+
+@pytest.mark.parametrize("header", [b"(" * 5000, b"-" * 9000 + b"1", b"{[]: 1}", b"{'descr': 1}"])
+def test_headers_of_arrays_cannot_do_harm(file, header):
+    length = len(header).to_bytes(2, "little")
+    rewritten(file, **{"arrays/0.npy": b"\x93NUMPY\x01\x00" + length + header})
+    with pytest.raises(FileError, match="damaged"):
+        deepemu.load(file)
+
+
+def test_bytes_changed_at_random_never_raise_anything_else(file):
+    """Flags and versions inside the archive among them."""
+    whole, rng = file.read_bytes(), np.random.default_rng(1)
+    for _ in range(300):
+        changed_bytes = bytearray(whole)
+        for place in rng.integers(0, len(whole), 3):
+            changed_bytes[place] = rng.integers(256)
+        file.write_bytes(changed_bytes)
+        try:
+            archive.read(file)
+        except FileError:
+            pass
+
+
 def test_what_unpacks_to_more_than_the_file_is_refused(file):
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as bomb:
         bomb.writestr("header.json", b" " * 10_000_000)

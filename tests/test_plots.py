@@ -142,6 +142,13 @@ def test_a_plain_process_has_a_structure_but_nothing_hidden(line):
             draw(line)
 
 
+def test_a_dollar_in_a_name_is_a_dollar(line):
+    emulator = GP().fit(line.training_inputs, line.training_outputs[:, 0])
+    emulator.name_columns([r"$\frac$"], ["a$b_c$d"])
+    for draw in (plots.plot_fit, plots.plot_structure, plots.plot_left_out):
+        draw(emulator).figure.canvas.draw()
+
+
 def test_axes_that_are_given_are_used(line, surface):
     figure, (one, other) = plt.subplots(1, 2)
     assert plots.plot_fit(line, ax=one) is one

@@ -17,7 +17,8 @@ PathLike = str | os.PathLike[str]
 def replacing(path: PathLike) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of ``path`` at the end, unless something fails."""
     target = Path(path).resolve()
-    beside = target.with_name(f".{target.name[:100]}.{uuid.uuid4().hex}.part")
+    _require_regular(path, target)
+    beside = target.with_name(f".{uuid.uuid4().hex}.part")
     try:
         with beside.open("xb") as file:
             yield file
@@ -31,8 +32,7 @@ def replacing(path: PathLike) -> Iterator[IO[bytes]]:
 def require_writable(path: PathLike) -> None:
     """Say before long work that its result could not be written."""
     target = Path(path).resolve()
-    if target.is_dir():
-        raise FileError(f"{path} is a folder; name a file to write to.")
+    _require_regular(path, target)
     try:
         with tempfile.TemporaryFile(dir=target.parent):
             pass
@@ -41,3 +41,10 @@ def require_writable(path: PathLike) -> None:
             f"{path} cannot be written ({error.strerror}); name a file in a folder that you can "
             "write to."
         ) from error
+
+
+def _require_regular(path: PathLike, target: Path) -> None:
+    """Nothing takes the place of a folder, a pipe or a device."""
+    if target.exists() and not target.is_file():
+        what = "a folder" if target.is_dir() else "no regular file"
+        raise FileError(f"{path} is {what}; name a file to write to.")

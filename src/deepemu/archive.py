@@ -18,7 +18,7 @@ from deepemu.errors import FileError
 
 HEADER = "header.json"
 LONGEST_ARRAY_HEADER = 10_000
-KINDS = "fiub"  # floats, integers, truth values
+DTYPES = [np.dtype(kind) for kind in ("f8", "i4", "i8", "u4", "?")]
 
 
 def write(path: PathLike, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
@@ -38,7 +38,7 @@ def read(path: PathLike) -> tuple[dict[str, Any], list[np.ndarray]]:
                 _require_plain(archive, os.fstat(file.fileno()).st_size)
                 n_arrays = len(archive.namelist()) - 1
                 return _header(archive), [_array(archive, _name(k)) for k in range(n_arrays)]
-        except (zipfile.BadZipFile, ValueError, KeyError, EOFError, RecursionError) as error:
+        except Exception as error:  # readers of zip, JSON and NumPy raise all kinds for bad bytes
             raise FileError(
                 f"{os.fspath(path)} is not an emulator, or is damaged or cut short ({error}); "
                 "fetch or write it again."
@@ -78,6 +78,7 @@ def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
         shape, fortran_order, dtype = reader(member, LONGEST_ARRAY_HEADER)
         start = member.tell()
     count = int(np.prod(shape, dtype=object))
-    if dtype.kind not in KINDS or fortran_order or count * dtype.itemsize != len(content) - start:
+    announced = dtype in DTYPES and not fortran_order and count >= 0
+    if not announced or count * dtype.itemsize != len(content) - start:
         raise ValueError(f"{name} does not hold the numbers it announces")
     return np.frombuffer(content, dtype, count, start).reshape(shape).copy()

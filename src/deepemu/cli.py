@@ -22,13 +22,14 @@ from deepemu._runtime import use_compilation_cache
 from deepemu.automatic import Emulator
 from deepemu.diagnostics import scores
 from deepemu.emulator import BaseEmulator
-from deepemu.errors import DeepemuError, DeepemuWarning, FileError
+from deepemu.errors import DeepemuError, DeepemuWarning, FileError, InterruptedFitWarning
 from deepemu.estimators import DGP, GP
 from deepemu.persistence import load, save
 from deepemu.tables import Columns, Table
 
 SUFFIX = ".deepemu"
 UNUSABLE, INTERRUPTED = 1, 130
+ADDED = ("mean", "std", "lower", "upper")
 KERNELS = ("matern52", "matern32", "squared_exponential")
 
 DESCRIPTION = """\
@@ -40,8 +41,9 @@ Emulate an expensive simulator: learn from a table of its runs, predict new ones
 """
 EPILOG = """\
 Tables are CSV files with the columns' names in the first line, or Parquet files. Exit codes: 0
-done, 1 a file or its contents cannot be used, 2 wrong arguments, 130 interrupted. Compiled programs
-are kept in your cache folder (deepemu/xla in $XDG_CACHE_HOME or ~/.cache): later runs start faster.
+done, 1 a file or its contents cannot be used, 2 wrong arguments, 130 interrupted (what a fit had
+trained is kept). Compiled programs are kept in your cache folder (deepemu/xla in $XDG_CACHE_HOME
+or ~/.cache): later runs start faster.
 """
 
 
@@ -54,23 +56,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        with _warnings_in_one_line() as warned:
-            use_compilation_cache()
-            text, facts = options.command(options)
-        _print(options, text, facts | {"warnings": warned})
-    except KeyboardInterrupt:
-        _complain("interrupted; nothing was written.")
-        return INTERRUPTED
-    except BrokenPipeError:  # whoever read our output has seen enough
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        return UNUSABLE
-    except OSError as error:
-        _complain(f"{error.filename or 'file'}: {error.strerror or error}.")
-        return UNUSABLE
-    except (DeepemuError, ValueError, ImportError) as error:
-        _complain(" ".join(str(error).split()))
-        return UNUSABLE
-    return 0
+        return _run(options)
+    except (Exception, KeyboardInterrupt) as error:
+        return _excused(error)
+
+
+def _run(options: argparse.Namespace) -> int:
+    with _warnings_in_one_line() as warned:
+        use_compilation_cache()
+        text, facts = options.command(options)
+    _print(options, text, facts | {"warnings": [str(each) for each in warned]})
+    interrupted = any(isinstance(each, InterruptedFitWarning) for each in warned)
+    return INTERRUPTED if interrupted else 0
+
+
+def _excused(error: BaseException) -> int:
+    """One sentence about what went wrong; the exit code."""
+    match error:
+        case KeyboardInterrupt():
+            _complain("interrupted; nothing was written.")
+            return INTERRUPTED
+        case BrokenPipeError():  # whoever read our output has seen enough
+            sys.stdout = open(os.devnull, "w")
+        case OSError():
+            _complain(f"{error.filename or 'file'}: {error.strerror or error}.")
+        case DeepemuError() | ValueError() | ImportError():
+            _complain(str(error))
+        case _ if os.environ.get("DEEPEMU_TRACEBACK"):
+            raise error
+        case _:
+            _complain(
+                f"{type(error).__name__}: {error}. That should not happen: please report it with "
+                "what DEEPEMU_TRACEBACK=1 in the environment shows."
+            )
+    return UNUSABLE
 
 
 Found = tuple[str, dict[str, Any]]
@@ -106,11 +125,12 @@ def predict(options: argparse.Namespace) -> Found:
         _require_other(options.predictions, options.new, options.emulator)
         require_writable(options.predictions)
     x = table.numbers(emulator.input_names)
+    _require_new_columns(emulator, table)
     _note_extrapolation(emulator, x)
     columns: Columns = {**table.columns, **_prediction_columns(emulator, x, options.level)}
     facts = {"rows": len(x), "level": options.level}
     if options.predictions is None:
-        return tables.csv_text(columns).rstrip("\n"), facts | {"predictions": columns}
+        return tables.csv_text(columns).rstrip("\n"), facts | {"predictions": tables.typed(columns)}
     tables.write(options.predictions, columns)
     text = f"wrote {len(x)} predictions to {options.predictions}"
     return text, facts | {"file": str(options.predictions)}
@@ -162,6 +182,8 @@ def demo(options: argparse.Namespace) -> Found:
     """Write a small example and run the commands on it."""
     folder = Path(options.folder)
     folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()):
+        raise FileError(f"{folder} is not empty; name a new folder for the example.")
     runs, new, emulator, out = (
         str(folder / name) for name in ("runs.csv", "new.csv", "step.deepemu", "predictions.csv")
     )
@@ -226,12 +248,22 @@ def _left_out(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
     return mean.reshape(len(mean), -1), std.reshape(len(std), -1)
 
 
+def _require_new_columns(emulator: BaseEmulator, table: Table) -> None:
+    added = [f"{name}_{what}" for name in emulator.output_names for what in ADDED]
+    taken = [name for name in added if name in table.columns]
+    if taken:
+        raise FileError(
+            f"{table.source} already has a column {taken[0]!r}, which predictions would replace; "
+            "rename or remove it."
+        )
+
+
 def _prediction_columns(
     emulator: BaseEmulator, x: np.ndarray, level: float
 ) -> dict[str, list[float]]:
     mean, std = emulator._predict_rows(x)
     reach = ndtri((1.0 + level) / 2.0) * std
-    columns = {"mean": mean, "std": std, "lower": mean - reach, "upper": mean + reach}
+    columns = dict(zip(ADDED, (mean, std, mean - reach, mean + reach), strict=True))
     return {
         f"{name}_{what}": values[:, k].tolist()
         for k, name in enumerate(emulator.output_names)
@@ -293,9 +325,9 @@ def _scores_in_words(found: dict[str, dict[str, float]], n: int, what: str) -> s
 
 def _print(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> None:
     if options.json:
-        print(json.dumps(facts, default=float))
+        print(json.dumps(_without_nan(facts), default=str, allow_nan=False))
     elif not options.quiet or options.command is predict:
-        print(text)
+        print(_printable(text))
 
 
 def _say(options: argparse.Namespace, line: str) -> None:
@@ -304,17 +336,33 @@ def _say(options: argparse.Namespace, line: str) -> None:
 
 
 def _complain(sentence: str) -> None:
-    print(f"deepemu: {sentence}", file=sys.stderr)
+    print(_printable(f"deepemu: {' '.join(sentence.split())}"), file=sys.stderr)
+
+
+def _printable(text: str) -> str:
+    """Names from files must not steer the terminal."""
+    return "".join(
+        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
+    )
+
+
+def _without_nan(facts: Any) -> Any:
+    """JSON has no numbers that are not finite."""
+    if isinstance(facts, dict):
+        return {name: _without_nan(each) for name, each in facts.items()}
+    if isinstance(facts, list | tuple):
+        return [_without_nan(each) for each in facts]
+    return None if isinstance(facts, float) and not np.isfinite(facts) else facts
 
 
 @contextmanager
-def _warnings_in_one_line() -> Iterator[list[str]]:
+def _warnings_in_one_line() -> Iterator[list[Warning | str]]:
     """The package's own warnings go to standard error as they come, and into the list."""
-    told: list[str] = []
+    told: list[Warning | str] = []
 
     def show(message: Warning | str, *_: Any) -> None:
-        told.append(" ".join(str(message).split()))
-        _complain(f"warning: {told[-1]}")
+        told.append(message)
+        _complain(f"warning: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -368,7 +416,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     add("--noise", action="store_true", help="the simulator is noisy: estimate how much")
     add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
     add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
-    add("--seed", type=int, default=0, help="of all random numbers (default: 0)")
+    add("--seed", type=_seed, default=0, help="of all random numbers (default: 0)")
     add("--device", choices=("auto", "cpu", "gpu"), default="auto")
 
 
@@ -399,11 +447,17 @@ def _whole(text: str) -> int:
     return int(text)
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**32:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 4294967295")
+    return int(text)
+
+
 def _share(text: str) -> float:
     try:
         share = float(text)
     except ValueError:
         share = float("nan")
-    if not 0.0 < share < 1.0:
+    if not 0.0 < share < 1.0 or not np.isfinite(ndtri((1.0 + share) / 2.0)):
         raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
     return share

@@ -26,9 +26,7 @@ Tell = Callable[[int, int], None]
 """Told how many of how many predictions are done."""
 
 
-def write(
-    emulator: BaseEmulator, path: PathLike, title: str, tell: Tell = lambda *_: None
-) -> None:
+def write(emulator: BaseEmulator, path: PathLike, title: str, tell: Tell = lambda *_: None) -> None:
     """Put the page in the place of ``path`` once it is complete."""
     content = html(emulator, title, tell)
     with replacing(path) as file:
@@ -156,7 +154,7 @@ def _left_out(emulator: BaseEmulator) -> dict[str, Any] | None:
         "truth": truth.T.tolist(),
         "mean": mean.T.tolist(),
         "std": std.T.tolist(),
-        "error": [nrmsep(y, m) if np.ptp(y) > 0 else 0.0 for y, m, _ in columns],
+        "error": [nrmsep(y, m) if np.ptp(y) > 0 else None for y, m, _ in columns],
         "coverage": [coverage(*each) for each in columns],
     }
 

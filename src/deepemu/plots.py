@@ -229,7 +229,7 @@ def plot_structure(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
         below = layer in (0, network.depth)
         for at, word in zip(column, words, strict=True):
             ax.annotate(word, at, xytext=(0, -22 if below else -3), textcoords="offset points",
-                        ha="center", fontsize=9, zorder=4)  # fmt: skip
+                        ha="center", fontsize=9, zorder=4, parse_math=False)  # fmt: skip
     ax.set_title(part.candidate.label, fontsize=11, loc="left")
     ax.margins(0.15, 0.2)
     ax.axis("off")

@@ -206,9 +206,10 @@ def _draw_trace(axes: Axes, trace: np.ndarray, title: str) -> None:
 
 def name(axes: Axes, title: str, below: str, beside: str) -> None:
     """Title and labels, in the style of all figures."""
-    axes.set_title(title, fontsize=11, loc="left")
-    axes.set_xlabel(below, fontsize=10)
-    axes.set_ylabel(beside, fontsize=10)
+    heading = axes.set_title(title, fontsize=11, loc="left")
+    labels = axes.set_xlabel(below, fontsize=10), axes.set_ylabel(beside, fontsize=10)
+    for words in (heading, *labels):
+        words.set_parse_math(r"\hat" in words.get_text())  # a dollar in a name is a dollar
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
 

@@ -60,7 +60,7 @@ class Table:
 
 
 def _number(cell: Any) -> float | None:
-    if cell is None or isinstance(cell, bool):
+    if cell is None or isinstance(cell, bool | bytes):
         return None
     try:
         # Python reads 1_000 as a number, which no table means.
@@ -96,18 +96,28 @@ def _read_csv(path: Path) -> Table:
         ) from error
     if "\0" in text:
         raise FileError(f"{path} is no CSV file: it has zero bytes; save it as one.")
-    lines = text.splitlines()
-    head = next((line for line in lines if line.strip()), None)
-    if head is None:
-        raise FileError(f"{path} is empty; it must have a header and at least one row.")
-    separator = max(SEPARATORS, key=head.count)
+    first_lines = [line for line in text.splitlines() if line.strip()][:2]
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
+        reader = csv.reader(
+            io.StringIO(text, newline=""), delimiter=_separator(first_lines), strict=True
+        )
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
         raise FileError(f"{path} is no CSV file ({error}); mend its quotes.") from error
+    if not rows:
+        raise FileError(f"{path} is empty; it must have a header and at least one row.")
     (_, names), *body = rows
     return _table(path, [name.strip() for name in names], body)
+
+
+def _separator(lines: Sequence[str]) -> str:
+    """The one that cuts header and first row into as many cells, and into most."""
+
+    def merit(separator: str) -> tuple[bool, int]:
+        counts = [len(row) for row in csv.reader(lines or [""], delimiter=separator)] or [0]
+        return min(counts) == max(counts) > 1, max(counts)
+
+    return max(SEPARATORS, key=merit)
 
 
 def _table(path: Path, names: list[str], body: list[tuple[int, list[str]]]) -> Table:
@@ -142,8 +152,16 @@ def _read_parquet(path: Path) -> Table:
             raise FileError(f"{path} is no Parquet file ({reason}); write it again.") from error
     names = [str(name) for name in found.column_names]
     _require_names(path, names)
-    columns = {name: found.column(place).to_pylist() for place, name in enumerate(names)}
+    columns = {name: _values(arrow, found.column(place)) for place, name in enumerate(names)}
     return Table(str(path), columns, range(1, found.num_rows + 1))
+
+
+def _values(arrow: Any, column: Any) -> list[Any]:
+    """Python values, or text where Python has none, as for dates far away."""
+    try:
+        return column.to_pylist()
+    except (OverflowError, ValueError):
+        return column.cast(arrow.string()).to_pylist()
 
 
 def _arrow() -> tuple[Any, Any]:
@@ -177,10 +195,28 @@ def csv_text(columns: Columns) -> str:
     return text.getvalue()
 
 
+def typed(columns: Columns) -> Columns:
+    """Columns whose cells are all numbers written out, as numbers."""
+    return {name: _typed(column) for name, column in columns.items()}
+
+
+def _typed(column: Sequence[Any]) -> Sequence[Any]:
+    if not all(isinstance(cell, str) for cell in column):
+        return column
+    values = [_number(cell) for cell in column]
+    return column if any(value is None for value in values) else values
+
+
+def _arrow_column(arrow: Any, column: Sequence[Any]) -> Any:
+    try:
+        return arrow.array(list(column))
+    except (arrow.ArrowException, OverflowError):  # mixed kinds, or larger than any
+        return arrow.array([None if cell is None else str(cell) for cell in column])
+
+
 def _parquet_bytes(columns: Columns) -> bytes:
     arrow, parquet = _arrow()
     content = io.BytesIO()
-    parquet.write_table(
-        arrow.table({name: list(column) for name, column in columns.items()}), content
-    )
+    table = {name: _arrow_column(arrow, column) for name, column in typed(columns).items()}
+    parquet.write_table(arrow.table(table), content)
     return content.getvalue()
