@@ -99,6 +99,19 @@ def test_validation_scores_runs_that_are_known(folder, capsys, arguments):
     assert found["scores"]["force"]["nrmsep"] == pytest.approx(expected, rel=1e-9)
 
 
+def test_one_run_can_be_validated(folder, capsys):
+    (folder / "one.csv").write_text("width,depth,force\n0.5,0.5,1.4\n")
+    assert cli.main(["validate", "old.deepemu", "one.csv", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["scores"]["force"]
+    mean, std = deepemu.load("old.deepemu").predict([[0.5, 0.5]], return_std=True)
+    draws = np.random.default_rng(0).normal(mean, std, (2, 100_000))
+    expected = np.mean(np.abs(draws - 1.4)) - np.mean(np.abs(draws[0] - draws[1])) / 2
+    assert found["crps"] == pytest.approx(expected, rel=0.02)
+    assert found["nrmsep"] is None
+    assert cli.main(["validate", "old.deepemu", "one.csv"]) == 0
+    assert re.search(r"force +- ", capsys.readouterr().out)
+
+
 def test_parquet_goes_in_and_out(folder):
     pd.read_csv("runs.csv").to_parquet("runs.parquet")
     pd.read_csv("new.csv").to_parquet("new.parquet")

@@ -20,7 +20,7 @@ from deepemu._atomic import require_writable
 from deepemu._progress import Progress, wants_progress
 from deepemu._runtime import use_compilation_cache
 from deepemu.automatic import Emulator
-from deepemu.diagnostics import scores
+from deepemu.diagnostics import coverage, crps, scores
 from deepemu.emulator import BaseEmulator
 from deepemu.errors import DeepemuError, DeepemuWarning, FileError, InterruptedFitWarning
 from deepemu.estimators import DGP, GP
@@ -148,7 +148,7 @@ def validate(options: argparse.Namespace) -> Found:
         _note_extrapolation(emulator, x)
         (mean, std), what = emulator._predict_rows(x), f"runs of {options.runs}"
     found = {
-        name: scores(truth[:, k], mean[:, k], std[:, k])
+        name: _scores(truth[:, k], mean[:, k], std[:, k])
         for k, name in enumerate(emulator.output_names)
     }
     return _scores_in_words(found, len(truth), what), {"rows": len(truth), "scores": found}
@@ -310,13 +310,20 @@ def _ranges_in_words(what: str, ranges: dict[str, list[float]]) -> Iterator[str]
         yield f"  {what} {name}: {low:g} to {high:g}"
 
 
-def _scores_in_words(found: dict[str, dict[str, float]], n: int, what: str) -> str:
+def _scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float | None]:
+    """The scores; those that are divided by the range of the outputs only if they have one."""
+    if np.ptp(y) > 0.0:
+        return dict(scores(y, mean, std))
+    without = {"nrmsep": None, "normalised_crps": None}
+    return without | {"crps": crps(y, mean, std), "coverage": coverage(y, mean, std)}
+
+
+def _scores_in_words(found: dict[str, dict[str, float | None]], n: int, what: str) -> str:
     width = max(len("output"), *map(len, found))
     lines = [f"{n} {what}:", f"{'output':{width}}  NRMSEP      CRPS  in 95 %"]
-    lines += [
-        f"{name:{width}}  {of['nrmsep']:6.4f}  {of['crps']:8.4g}  {of['coverage']:7.1%}"
-        for name, of in found.items()
-    ]
+    for name, of in found.items():
+        error = "-" if of["nrmsep"] is None else f"{of['nrmsep']:.4f}"
+        lines.append(f"{name:{width}}  {error:>6}  {of['crps']:8.4g}  {of['coverage']:7.1%}")
     return "\n".join(lines)
 
 
