@@ -147,6 +147,9 @@ def test_a_dollar_in_a_name_is_a_dollar(line):
     emulator.name_columns([r"$\frac$"], ["a$b_c$d"])
     for draw in (plots.plot_fit, plots.plot_structure, plots.plot_left_out):
         draw(emulator).figure.canvas.draw()
+    ax = plots.plot_fit(emulator)
+    for words, expected in ((ax.xaxis.label, r"$\frac$"), (ax.yaxis.label, "a$b_c$d")):
+        assert words.get_text() == expected and not words.get_parse_math()
 
 
 def test_axes_that_are_given_are_used(line, surface):
@@ -164,6 +167,8 @@ def test_axes_that_are_given_are_used(line, surface):
         (lambda e: plots.plot_slices(e, at=[1.0]), r"at has shape \(1,\); it must be 2"),
         (lambda e: plots.plot_slices(e, at=[np.nan, 1.0]), "2 finite number"),
         (lambda e: plots.plot_slices(e, output=2), "output is 2; it must be between 0 and 1"),
+        (lambda e: plots.plot_slices(e, output=True), "output is True"),
+        (lambda e: e.plot_diagnostics(output=True), "output is True"),
         (lambda e: plots.plot_surface(e, inputs=(0, 0)), "two different numbers below 2"),
         (lambda e: plots.plot_surface(e, inputs=(0, 5)), "two different numbers below 2"),
     ],

@@ -4,6 +4,7 @@
 Nothing is compressed, so that a file needs no more memory than its size.
 """
 
+import io
 import json
 import os
 import zipfile
@@ -69,14 +70,13 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
     """An array of plain numbers, whose header promises as many as there are."""
     content = archive.read(name)
-    with archive.open(name) as member:
-        version = np.lib.format.read_magic(member)
-        reader = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, fortran_order, dtype = reader(member, LONGEST_ARRAY_HEADER)
-        start = member.tell()
+    member = io.BytesIO(content)
+    reader = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[np.lib.format.read_magic(member)]
+    shape, fortran_order, dtype = reader(member, LONGEST_ARRAY_HEADER)
+    start = member.tell()
     count = int(np.prod(shape, dtype=object))
     announced = dtype in DTYPES and not fortran_order and count >= 0
     if not announced or count * dtype.itemsize != len(content) - start:

@@ -152,7 +152,7 @@ class Race:
         for candidate in candidates:
             if not self._interrupted:
                 seed = child_seed(self._seed, len(self.parts))
-                shows = wants_progress(self._settings.verbose)
+                shows = self._settings._shows_progress()
                 self.parts.append(Part(candidate, candidate.train(seed, self._sites, shows)))
 
     @property

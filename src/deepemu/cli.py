@@ -20,6 +20,7 @@ from deepemu._atomic import require_writable
 from deepemu._progress import Progress, wants_progress
 from deepemu._runtime import use_compilation_cache
 from deepemu.automatic import Emulator
+from deepemu.core import kernels
 from deepemu.diagnostics import coverage, crps, scores
 from deepemu.emulator import BaseEmulator
 from deepemu.errors import DeepemuError, DeepemuWarning, FileError, InterruptedFitWarning
@@ -30,7 +31,6 @@ from deepemu.tables import Columns, Table
 SUFFIX = ".deepemu"
 UNUSABLE, INTERRUPTED = 1, 130
 ADDED = ("mean", "std", "lower", "upper")
-KERNELS = ("matern52", "matern32", "squared_exponential")
 
 DESCRIPTION = """\
 Emulate an expensive simulator: learn from a table of its runs, predict new ones with intervals.
@@ -140,7 +140,7 @@ def validate(options: argparse.Namespace) -> Found:
     """Compare predictions with runs of known outputs; without a table, with left-out ones."""
     emulator = load(options.emulator)
     if options.runs is None:
-        truth, (mean, std) = emulator.training_outputs, _left_out(emulator)
+        truth, (mean, std) = emulator.training_outputs, emulator._left_out_rows()
         what = "training runs, each predicted without it"
     else:
         table = tables.read(options.runs)
@@ -243,11 +243,6 @@ def _require_other(target: Path, *sources: Path) -> None:
         raise FileError(f"{target} is what is read; name another file to write to.")
 
 
-def _left_out(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
-    mean, std = emulator.loo()
-    return mean.reshape(len(mean), -1), std.reshape(len(std), -1)
-
-
 def _require_new_columns(emulator: BaseEmulator, table: Table) -> None:
     added = [f"{name}_{what}" for name in emulator.output_names for what in ADDED]
     taken = [name for name in added if name in table.columns]
@@ -272,7 +267,7 @@ def _prediction_columns(
 
 
 def _note_extrapolation(emulator: BaseEmulator, x: np.ndarray) -> None:
-    low, high = emulator.training_inputs.min(axis=0), emulator.training_inputs.max(axis=0)
+    low, high = emulator._input_range()
     outside = (x < low) | (x > high)
     if outside.any():
         names = [emulator.input_names[k] for k in np.flatnonzero(outside.any(axis=0))]
@@ -419,7 +414,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     what = "auto compares plain and deep Gaussian processes (default); dgp is deep, gp plain"
     add("--model", choices=("auto", "dgp", "gp"), default="auto", help=what)
     add("--depth", type=_whole, help="layers: of dgp, or the most that auto tries (default: 2)")
-    add("--kernel", choices=KERNELS, help="of dgp and gp (default: matern52)")
+    add("--kernel", choices=kernels.NAMES, help="of dgp and gp (default: matern52)")
     add("--noise", action="store_true", help="the simulator is noisy: estimate how much")
     add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
     add("--iterations", type=_whole, help="iterations of each chain (default: 200)")

@@ -237,6 +237,15 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
             mean, std = self.predict(x, return_std=True)
         return np.reshape(mean, (len(x), -1)), np.reshape(std, (len(x), -1))
 
+    def _left_out_rows(self) -> tuple[np.ndarray, np.ndarray]:
+        """What `loo` gives, (n, q)."""
+        mean, std = self.loo()
+        return np.reshape(mean, self._data.y.shape), np.reshape(std, self._data.y.shape)
+
+    def _input_range(self) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the largest value (d,) of each input."""
+        return self._data.x.min(axis=0), self._data.x.max(axis=0)
+
     def _site_inputs(self) -> np.ndarray:
         """The distinct rows of X, in the order of the hidden variables."""
         scaling = self._data.scaling
@@ -311,11 +320,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         were; the title says which.
         Needs matplotlib. The figure is shown by a notebook, or saved by its ``savefig``.
         """
-        check_is_fitted(self, "ensembles_")
-        if not isinstance(output, Integral) or output not in range(self.n_outputs_):
-            raise InputError(
-                f"output is {output!r}; it must be between 0 and {self.n_outputs_ - 1}."
-            )
+        self._require_output(output)
         held_out = self._stacked.held_out is not None
         left_out = self._held_out() if held_out else self._closed_form_loo()
         mean, std = (np.reshape(each, self._data.y.shape) for each in left_out)
@@ -328,6 +333,14 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
             predictions="Held-out" if held_out else "Conditional leave-one-out",
             **({} if deep is None else _late_trace(deep[0])),
         )  # fmt: skip
+
+    def _require_output(self, output: int) -> None:
+        check_is_fitted(self, "ensembles_")
+        whole = isinstance(output, Integral) and not isinstance(output, bool)
+        if not whole or output not in range(self.n_outputs_):
+            raise InputError(
+                f"output is {output!r}; it must be between 0 and {self.n_outputs_ - 1}."
+            )
 
     def prediction_convergence(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Whether the deep chains agree about the rows of X: split R-hat and effective sample size.
@@ -360,8 +373,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
     def _votes(self) -> list[tuple[Part, np.ndarray]]:
         """Structures and the weights of their chains."""
         check_is_fitted(self, "ensembles_")
-        ends = np.cumsum([len(part.trained.chains) for part in self._parts])
-        return list(zip(self._parts, np.split(self.weights_, ends[:-1]), strict=True))
+        return stacking.by_part(self._parts, self.weights_)
 
     def _deep_votes(self) -> list[tuple[Part, np.ndarray]]:
         return [(part, votes) for part, votes in self._votes() if part.candidate.network.depth > 1]

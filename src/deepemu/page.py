@@ -16,6 +16,7 @@ from deepemu._atomic import PathLike, replacing
 from deepemu.diagnostics import coverage, nrmsep
 from deepemu.emulator import BaseEmulator
 from deepemu.errors import InputError
+from deepemu.plots import along
 
 # Grid points along each input that has a slider, by the number of those inputs.
 GRID = {1: 101, 2: 25, 3: 11}
@@ -88,7 +89,7 @@ def _predicted(
 
 def _effect_rows(emulator: BaseEmulator) -> np.ndarray:
     """For each input and each place along it, the same points in all other inputs."""
-    low, high = _box(emulator)
+    low, high = emulator._input_range()
     base = low + (high - low) * qmc.Sobol(len(low), seed=0).random(N_BASE)
     rows = []
     for j in range(len(low)):
@@ -113,17 +114,11 @@ def _most_important(effects: np.ndarray, count: int) -> list[int]:
 
 def _grid_rows(emulator: BaseEmulator, chosen: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
     """Axes of the grid and its points, the last input changing fastest."""
-    low, high = _box(emulator)
+    low, high = emulator._input_range()
     axes = [np.linspace(low[j], high[j], GRID[len(chosen)]) for j in chosen]
     mesh = np.meshgrid(*axes, indexing="ij")
-    rows = np.tile(np.median(emulator.training_inputs, axis=0), (mesh[0].size, 1))
-    for j, values in zip(chosen, mesh, strict=True):
-        rows[:, j] = values.ravel()
-    return axes, rows
-
-
-def _box(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
-    return emulator.training_inputs.min(axis=0), emulator.training_inputs.max(axis=0)
+    moving = {j: values.ravel() for j, values in zip(chosen, mesh, strict=True)}
+    return axes, along(np.median(emulator.training_inputs, axis=0), moving)
 
 
 # --- facts -----------------------------------------------------------------------------------
@@ -145,7 +140,7 @@ def _left_out(emulator: BaseEmulator) -> dict[str, Any] | None:
     """Left-out predictions of all runs and their scores, by output, if there are any."""
     truth = emulator.training_outputs
     try:
-        mean, std = (np.reshape(each, truth.shape) for each in emulator.loo())
+        mean, std = emulator._left_out_rows()
     except InputError:  # nothing was held out
         return None
     columns = list(zip(truth.T, mean.T, std.T, strict=True))

@@ -62,15 +62,18 @@ def load(path: PathLike) -> BaseEmulator:
 
 
 def _state(emulator: BaseEmulator) -> dict[str, Any]:
-    settings = emulator.get_params(deep=False)
     return {
         "kind": type(emulator).__name__,
-        "settings": {name: settings[name] for name in settings if name not in OF_THE_MACHINE},
+        "settings": _of_the_emulator(emulator.get_params(deep=False)),
         "data": emulator._data,
         "parts": [_light(part) for part in emulator._parts],
         "stacked": emulator._stacked,
         "report": emulator._report,
     }
+
+
+def _of_the_emulator(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in OF_THE_MACHINE}
 
 
 def _light(part: Part) -> Part:
@@ -89,10 +92,7 @@ def _with_ensemble(part: Part, change: Callable[[Any], Any]) -> Part:
 
 
 def _restored(state: dict[str, Any]) -> BaseEmulator:
-    settings = state["settings"]
-    emulator = KINDS[state["kind"]](
-        **{name: settings[name] for name in settings if name not in OF_THE_MACHINE}
-    )
+    emulator = KINDS[state["kind"]](**_of_the_emulator(state["settings"]))
     _require_consistent(state["data"], state["stacked"])
     for part in state["parts"]:
         _require_fitting(part, state["data"])

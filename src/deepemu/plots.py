@@ -71,7 +71,7 @@ def plot_slices(
     axes = _grid(axes, 1, d, width=3.2, height=2.9, sharey=True)
     for j, ax in enumerate(axes.flat):
         line = np.linspace(*_range(emulator, j), N_POINTS)
-        _draw_band(ax, line, *_predicted(emulator, _along(centre, {j: line}), k))
+        _draw_band(ax, line, *_predicted(emulator, along(centre, {j: line}), k))
         ax.axvline(centre[j], color=GREY, linewidth=0.8, linestyle=":")
         name(ax, "", emulator.input_names[j], emulator.output_names[k] if j == 0 else "")
     return axes
@@ -90,7 +90,7 @@ def plot_surface(
     axes = _grid(axes, 1, 2, width=4.4, height=3.6)
     lines = [np.linspace(*_range(emulator, j), N_GRID) for j in (first, second)]
     a, b = np.meshgrid(*lines)
-    moments = _predicted(emulator, _along(centre, {first: a.ravel(), second: b.ravel()}), k)
+    moments = _predicted(emulator, along(centre, {first: a.ravel(), second: b.ravel()}), k)
     x = emulator.training_inputs
     for ax, values, what in zip(axes.flat, moments, ("mean", "standard deviation"), strict=True):
         filled = ax.contourf(a, b, values.reshape(a.shape), levels=15, cmap=SEQUENTIAL)
@@ -109,8 +109,8 @@ def plot_surface(
 
 def plot_left_out(emulator: BaseEmulator, output: int = 0, ax: Axes | None = None) -> Axes:
     """Predictions of the training runs, each without it, against the runs, with 95 % intervals."""
-    k, shape = _output(emulator, output), emulator.training_outputs.shape
-    mean, std = (np.reshape(each, shape)[:, k] for each in emulator.loo())
+    k = _output(emulator, output)
+    mean, std = (each[:, k] for each in emulator._left_out_rows())
     ax = plot_predictions(emulator.training_outputs[:, k], mean, std, ax)
     name(ax, "Left-out runs", emulator.output_names[k], f"{emulator.output_names[k]}, predicted")
     return ax
@@ -275,9 +275,7 @@ def _draw_band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> No
 
 
 def _output(emulator: BaseEmulator, output: int) -> int:
-    n = len(emulator.output_names)
-    if not isinstance(output, Integral) or isinstance(output, bool) or output not in range(n):
-        raise InputError(f"output is {output!r}; it must be between 0 and {n - 1}.")
+    emulator._require_output(output)
     return int(output)
 
 
@@ -302,11 +300,11 @@ def _centre(emulator: BaseEmulator, at: ArrayLike | None) -> np.ndarray:
 
 
 def _range(emulator: BaseEmulator, j: int) -> tuple[float, float]:
-    column = emulator.training_inputs[:, j]
-    return float(column.min()), float(column.max())
+    low, high = emulator._input_range()
+    return float(low[j]), float(high[j])
 
 
-def _along(centre: np.ndarray, moving: dict[int, np.ndarray]) -> np.ndarray:
+def along(centre: np.ndarray, moving: dict[int, np.ndarray]) -> np.ndarray:
     """Copies of a point with some of its coordinates replaced."""
     rows = np.tile(centre, (len(next(iter(moving.values()))), 1))
     for j, values in moving.items():

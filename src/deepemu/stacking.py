@@ -151,12 +151,15 @@ def _groups(sites: np.ndarray) -> np.ndarray:
 
 def weighted_ensembles(parts: Sequence[Part], weights: np.ndarray) -> tuple[Ensemble, ...]:
     """The ensembles of all parts, whose members share the weight of their chain."""
-    ends = np.cumsum([len(part.trained.chains) for part in parts])
-    pieces = np.split(weights, ends[:-1])
     return tuple(
-        _weighted(part.trained.ensemble, of_chain)
-        for part, of_chain in zip(parts, pieces, strict=True)
+        _weighted(part.trained.ensemble, of_chain) for part, of_chain in by_part(parts, weights)
     )
+
+
+def by_part(parts: Sequence[Part], weights: np.ndarray) -> list[tuple[Part, np.ndarray]]:
+    """Each part with the weights of its chains."""
+    ends = np.cumsum([len(part.trained.chains) for part in parts])
+    return list(zip(parts, np.split(weights, ends[:-1]), strict=True))
 
 
 def _weighted(ensemble: Ensemble, of_chain: np.ndarray) -> Ensemble:
