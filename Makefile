@@ -5,14 +5,18 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 RECENT := -c 'import sys; sys.exit(sys.version_info < (3, 11))'
 
+BUILD_SITE = $(RUN) -m sphinx --fail-on-warning --keep-going --quiet --builder html docs build/site
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test format clean
+.PHONY: help demo test docs notebooks figures format clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo    emulate a step function: prints scores, writes step_function.png'
 	@echo 'make test    formatting, lint, types and tests'
+	@echo 'make docs    the site, in build/site; every warning is an error'
+	@echo 'make notebooks, make figures  run the examples again, draw the pictures of the site again'
 	@echo 'make format  rewrite the sources in the project style'
 	@echo 'make clean   remove the environment and everything generated'
 
@@ -23,7 +27,18 @@ test: $(VENV)/.installed-dev
 	$(RUN) -m ruff format --check .
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(BUILD_SITE)
 	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+
+docs: $(VENV)/.installed-docs
+	$(BUILD_SITE)
+	@echo 'open build/site/index.html'
+
+notebooks: $(VENV)/.installed-docs
+	$(RUN) docs/run_notebooks.py
+
+figures: $(VENV)/.installed-docs
+	$(RUN) docs/figures.py
 
 format: $(VENV)/.installed-dev
 	$(RUN) -m ruff format .

@@ -14,6 +14,8 @@ from deepemu.core import sem
 from deepemu.core.gaussian import Gaussian
 from deepemu.core.linked import Linked
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 
 def test_double_precision_is_a_scope():
     assert jnp.ones(1).dtype == jnp.float32

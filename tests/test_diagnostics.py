@@ -88,7 +88,9 @@ def test_coverage_of_calibrated_predictions_is_the_level():
 
 def test_scores_collects_all_of_them():
     y, mean, std = [0.0, 1.0, 2.0], [0.1, 0.9, 2.5], [0.1, 0.2, 0.1]
-    assert diagnostics.scores(y, mean, std) == {
+    found = diagnostics.scores(y, mean, std)
+    assert all(type(value) is float for value in found.values())
+    assert found == {
         "nrmsep": diagnostics.nrmsep(y, mean),
         "crps": diagnostics.crps(y, mean, std),
         "normalised_crps": diagnostics.normalised_crps(y, mean, std),

@@ -11,6 +11,8 @@ from deepemu import DGP, GP, InputError
 
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2}
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 
 def curve(x):
     return np.sin(5 * x[:, 0]) + x[:, 1]

@@ -23,6 +23,8 @@ from deepemu import (
 
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 
 @pytest.fixture(scope="module")
 def problem():

@@ -112,6 +112,17 @@ def test_traces_are_lengthscales_on_their_own_scale(surface):
         plots.plot_traces(surface, layer=3)
 
 
+def test_traces_of_other_parameters(surface):
+    *paths, _ = plots.plot_traces(surface, what="scale").lines
+    np.testing.assert_allclose(paths[0].get_ydata(), surface.trace_["scale"][2][0, :, 0])
+    ax = plots.plot_traces(surface, what="log_density")
+    *paths, _ = ax.lines
+    assert len(paths) == 4 and ax.get_ylabel() == "log density" and ax.get_yscale() == "linear"
+    np.testing.assert_allclose(paths[3].get_ydata(), surface.trace_["log_density"][3])
+    with pytest.raises(InputError, match="what is 'weights'"):
+        plots.plot_traces(surface, what="weights")
+
+
 def test_hidden_nodes_stand_over_the_inputs(surface):
     axes = plots.plot_hidden(surface)
     assert axes.shape == (2, 2)

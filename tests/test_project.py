@@ -5,7 +5,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import deepemu
@@ -36,49 +35,6 @@ def test_licence():
 def test_changelog_opens_with_this_version():
     versions = re.findall(r"^## \[(\d[^\]]*)\]", text("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == deepemu.__version__
-
-
-def python_blocks(markdown: str) -> list[str]:
-    """Python code blocks, each behind as many empty lines as stand before it in the page."""
-    found = re.finditer(r"^```python\b[^\n]*\n(.*?)^```", markdown, re.DOTALL | re.MULTILINE)
-    return ["\n" * markdown.count("\n", 0, block.start(1)) + block[1] for block in found]
-
-
-def test_python_blocks_keep_their_lines():
-    page = "Title\n\n```python\na = 1\n```\n```text\nb\n```\n\n```python\nc = a\n```\n"
-    assert python_blocks(page) == ["\n\n\na = 1\n", "\n" * 10 + "c = a\n"]
-
-
-@pytest.fixture
-def folder_with_runs(tmp_path, rng, monkeypatch):
-    """A working directory with simulator runs as the README reads them."""
-    inputs = rng.random((80, 2))
-    output = np.sin(6 * inputs[:, 0]) + inputs[:, 1] ** 2
-    runs = np.column_stack([inputs, output])[:60]
-    for name, columns, table in (("runs", "x1,x2,y", runs), ("new", "x1,x2", inputs[60:])):
-        np.savetxt(tmp_path / f"{name}.csv", table, delimiter=",", header=columns, comments="")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def test_readme_examples_run(folder_with_runs):
-    """In sequence, as a reader would paste them into one session."""
-    run_blocks("README.md", {})
-
-
-def test_examples_of_the_page_on_error_bars_run(folder_with_runs):
-    runs = np.loadtxt("runs.csv", delimiter=",", skiprows=1)
-    given = {"X": runs[:30, :2], "y": runs[:30, 2], "X_new": runs[30:, :2]}
-    run_blocks("docs/error-bars.md", given)
-    assert (folder_with_runs / "diagnostics.png").stat().st_size > 10_000
-
-
-def run_blocks(page, given):
-    blocks = python_blocks(text(page))
-    assert blocks, f"{page} shows no Python"
-    namespace = {"__name__": "__main__", **given}
-    for block in blocks:
-        exec(compile(block, str(ROOT / page), "exec"), namespace)
 
 
 # In pieces, so that this file does not match.

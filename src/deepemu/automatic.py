@@ -40,8 +40,8 @@ class Emulator(BaseEmulator):
     width : int or None
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
     nugget : float or "estimate"
-        Nugget relative to the scale of the outputs; "estimate" models noise. Up to 1e-6 it only
-        interpolates; plain Gaussian processes, which need less of it, then have 1e-8.
+        Nugget relative to the variance of the process; "estimate" models noise. Up to 1e-6 it is
+        there for the arithmetic; plain Gaussian processes, which need less of it, then have 1e-8.
     n_chains : int
         Chains of each deep structure of two layers, at least 4; three layers get 4.
     n_iter : int

@@ -37,7 +37,7 @@ __all__ = [
 def split_rhat(draws: ArrayLike) -> np.ndarray:
     """R-hat of chains cut in halves, so that a drift within a chain shows too.
 
-    R = sqrt((n - 1) / n + B / W)  (Gelman et al. 2013, equation 11.4)
+    ``R = sqrt((n - 1) / n + B / W)``  (Gelman et al. 2013, equation 11.4)
 
     with n draws in a half, B the variance between the means of the halves (divided by their
     number less one) and W the mean of their variances. It is near 1 (at most 1.01, say) where
@@ -50,7 +50,7 @@ def split_rhat(draws: ArrayLike) -> np.ndarray:
 def rank_rhat(draws: ArrayLike) -> np.ndarray:
     """Rank-normalised split R-hat, which heavy tails do not mislead (Vehtari et al. 2021).
 
-    The larger of the split R-hat of z, for the location, and of the z of |x - median x|, for
+    The larger of the split R-hat of z, for the location, and of the z of ``|x - median x|``, for
     the spread, with z as in :func:`rank_normalised`.
     """
     halves = _halves(_draws(draws))

@@ -42,7 +42,7 @@ _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
 def nrmsep(y: ArrayLike, mean: ArrayLike) -> float:
     """Root mean squared error of the mean, divided by the range of the outputs.
 
-    NRMSEP = sqrt(mean_i (y_i - mu_i)^2) / (max_i y_i - min_i y_i)
+    ``NRMSEP = sqrt(mean_i (y_i - mu_i)^2) / (max_i y_i - min_i y_i)``
     """
     y, mean = checked(y=y, mean=mean)
     return float(np.sqrt(np.mean((y - mean) ** 2)) / _output_range(y))
@@ -51,7 +51,7 @@ def nrmsep(y: ArrayLike, mean: ArrayLike) -> float:
 def crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     """Continuous ranked probability score of normal predictions, averaged over points.
 
-    CRPS = sigma [z (2 Phi(z) - 1) + 2 phi(z) - 1/sqrt(pi)],  z = (y - mu) / sigma
+    ``CRPS = sigma [z (2 Phi(z) - 1) + 2 phi(z) - 1/sqrt(pi)],  z = (y - mu) / sigma``
 
     Lower is better, in the units of y (Gneiting and Raftery 2007, equation 21). Where sigma = 0
     the prediction is a point and the score its absolute error.
@@ -69,7 +69,7 @@ def normalised_crps(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
 def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = LEVEL) -> float:
     """Share of outputs inside the central normal interval of probability ``level``.
 
-    |y_i - mu_i| <= z sigma_i,  z = Phi^{-1}((1 + level) / 2)
+    ``|y_i - mu_i| <= z sigma_i,  z = Phi^{-1}((1 + level) / 2)``
     """
     _check_level(level)
     y, mean, std = checked(y=y, mean=mean, std=std)
@@ -178,9 +178,9 @@ def mixture_log_density(
 ) -> np.ndarray:
     """Logarithm of the density of a mixture of K normals at each entry of y.
 
-    log sum_k w_k N(y; m_k, v_k)
+    ``log sum_k w_k N(y; m_k, v_k)``
 
-    ``means`` and ``variances`` have the shape (K, *y.shape); the K weights are scaled to sum to
+    ``means`` and ``variances`` have the shape ``(K, *y.shape)``; the K weights are scaled to sum to
     one, and are equal unless given. A component of variance zero is a point: it adds infinity
     where y equals its mean and nothing elsewhere.
     """
@@ -268,7 +268,7 @@ def _normal_log_density(error: np.ndarray, std: np.ndarray) -> np.ndarray:
 
 
 def _output_range(y: np.ndarray) -> float:
-    spread = np.ptp(y)
+    spread = float(np.ptp(y))
     if spread == 0.0:
         raise InputError("the outputs are all equal, so no score can be relative to their range")
     return spread

@@ -54,7 +54,8 @@ class GP(BaseEmulator):
     lengthscale : {"ard", "shared"}
     prior : {"reference", "gamma", "inverse_gamma", "none"} or a prior object
     nugget : float or "estimate"
-        Relative to the scale. A small fixed nugget interpolates; "estimate" models noise.
+        Relative to the scale, the variance of the process. A small fixed nugget interpolates runs
+        without noise; runs that scatter make the scale large. "estimate" models noise.
     random_state : int, RandomState or None
         Seeds the random ones among the starting points of the optimiser.
     device : {"auto", "cpu", "gpu"}
@@ -101,7 +102,7 @@ class GP(BaseEmulator):
     def trace_(self) -> dict[str, Any]:
         """The parameters that were found, in the form of `DGP.trace_`."""
         check_is_fitted(self, "ensembles_")
-        return _trace_in_words(self._parts[0].trained.trace)
+        return trace_in_words(self._parts[0].trained.trace)
 
     def loo(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation at each training row with that row's input left out.
@@ -341,7 +342,7 @@ class DGP(BaseEmulator):
         With stacking, each chain does without a quarter of the rows in the first 70 % of them.
         """
         check_is_fitted(self, "ensembles_")
-        return _trace_in_words(self._parts[0].trained.trace)
+        return trace_in_words(self._parts[0].trained.trace)
 
     def loo(self, conditional: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation at each training row, by chains trained without it.
@@ -366,7 +367,7 @@ class DGP(BaseEmulator):
         check_is_fitted(self, "ensembles_")
         trained = self._parts[0].trained
         together = jax.tree.map(lambda path: path[:, -trained.n_together :], trained.trace)
-        trace = _trace_in_words(together)
+        trace = trace_in_words(together)
         layers = range(len(trace["scale"]))
         kinds = ("lengthscale", "scale", "nugget")
         paths = {f"{kind}_{layer + 1}": trace[kind][layer] for kind in kinds for layer in layers}
@@ -429,7 +430,7 @@ def _starting_params(network: Network, layers: Sequence[Layer]) -> Params:
     return training.starting_params(network, scales, nuggets)
 
 
-def _trace_in_words(trace: sem.Trace) -> dict[str, Any]:
+def trace_in_words(trace: sem.Trace) -> dict[str, Any]:
     """Paths on the natural scale: for each layer an array (chains, iterations, nodes, …)."""
     return {
         "lengthscale": [np.exp(layer.log_lengthscale) for layer in trace.params],

@@ -18,6 +18,8 @@ from deepemu.core.network import Network
 from deepemu.diagnostics import checked
 from deepemu.emulator import BaseEmulator
 from deepemu.errors import InputError
+from deepemu.estimators import trace_in_words
+from deepemu.layers import require_choice
 from deepemu.plotting import BLUE, GREY, OF_CHAINS, VERMILION, Z_95, draw_predictions, name
 from deepemu.stacking import Part
 
@@ -38,6 +40,12 @@ __all__ = [
 ]
 
 N_POINTS, N_GRID = 201, 41
+TRACES = {
+    "lengthscale": "lengthscales of layer {layer}",
+    "scale": "scales of layer {layer}",
+    "nugget": "nuggets of layer {layer}",
+    "log_density": "log density",
+}
 SEQUENTIAL = "cividis"  # even to eyes that see no red or green
 
 
@@ -165,23 +173,31 @@ def plot_weights(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def plot_traces(emulator: BaseEmulator, layer: int | None = None, ax: Axes | None = None) -> Axes:
-    """Lengthscales of a layer (default: the last) along the iterations, a colour a chain.
+def plot_traces(
+    emulator: BaseEmulator,
+    layer: int | None = None,
+    what: str = "lengthscale",
+    ax: Axes | None = None,
+) -> Axes:
+    """Parameters of a layer (default: the last) along the iterations, a colour a chain.
 
-    Of the deep structure with the largest vote; a dotted line marks where all rows were added.
+    ``what`` is "lengthscale", "scale", "nugget" or "log_density", which has no layer. Of the deep
+    structure with the largest vote; a dotted line marks where all rows were added.
     """
+    require_choice(what, "what", tuple(TRACES))
     part, _ = _heaviest(emulator)
-    trace, depth = part.trained.trace, part.candidate.network.depth
+    depth = part.candidate.network.depth
     place = depth - 1 if layer is None else layer
     if not isinstance(place, Integral) or place not in range(depth):
         raise InputError(f"layer is {layer!r}; it must be between 0 and {depth - 1}.")
+    paths = trace_in_words(part.trained.trace)[what]
+    paths = paths if what == "log_density" else paths[place]
     ax = _axes(ax)
-    paths = np.exp(np.asarray(trace.params[place].log_lengthscale))
     for chain, path in enumerate(paths.reshape(*paths.shape[:2], -1)):
         ax.plot(path, color=OF_CHAINS[chain % len(OF_CHAINS)], linewidth=0.7, alpha=0.7)
     ax.axvline(paths.shape[1] - part.trained.n_together, color=GREY, linestyle=":", linewidth=1)
-    ax.set_yscale("log")
-    name(ax, part.candidate.label, "iteration", f"lengthscales of layer {place + 1}")
+    ax.set_yscale("linear" if what == "log_density" else "log")
+    name(ax, part.candidate.label, "iteration", TRACES[what].format(layer=place + 1))
     return ax
 
 

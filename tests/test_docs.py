@@ -1,0 +1,217 @@
+"""The pages, pictures and notebooks: every example runs, every name in a table exists."""
+
+import functools
+import inspect
+import re
+from pathlib import Path
+
+import nbformat
+import numpy as np
+import pytest
+from matplotlib import pyplot as plt
+
+import deepemu
+from deepemu import DGP, Emulator, plots
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+NOTEBOOKS = sorted((DOCS / "examples").glob("*.ipynb"))
+
+pytestmark = [
+    pytest.mark.usefixtures("quick_programs"),
+    pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning"),  # of short training
+]
+
+
+def python_blocks(markdown: str) -> list[str]:
+    """Python code blocks, each behind as many empty lines as stand before it in the page."""
+    found = re.finditer(r"^```python\b[^\n]*\n(.*?)^```", markdown, re.DOTALL | re.MULTILINE)
+    return ["\n" * markdown.count("\n", 0, block.start(1)) + block[1] for block in found]
+
+
+def test_python_blocks_keep_their_lines():
+    page = "Title\n\n```python\na = 1\n```\n```text\nb\n```\n\n```python\nc = a\n```\n"
+    assert python_blocks(page) == ["\n\n\na = 1\n", "\n" * 10 + "c = a\n"]
+
+
+def with_defaults(monkeypatch, kind, **changes):
+    names = list(inspect.signature(kind.__init__).parameters)[1:]
+    defaults = dict(zip(names, kind.__init__.__defaults__, strict=True))
+    assert changes.keys() <= defaults.keys()
+    monkeypatch.setattr(kind.__init__, "__defaults__", tuple((defaults | changes).values()))
+
+
+@pytest.fixture
+def short_training(monkeypatch):
+    """Fits with the defaults of everything but the amount of work."""
+    with_defaults(monkeypatch, DGP, n_iter=4, n_chains=4, n_imputations=1)
+    with_defaults(monkeypatch, Emulator, n_iter=4, n_chains=4)
+    assert Emulator().n_iter == DGP().n_iter == 4 and DGP().n_imputations == 1
+
+
+@pytest.fixture
+def working_folder(tmp_path, monkeypatch):
+    """An empty working directory, no compilation cache of the user's, figures closed afterwards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(deepemu, "use_compilation_cache", lambda: None)
+    yield tmp_path
+    plt.close("all")
+
+
+def output(X):
+    return np.sin(6 * X[:, 0]) + X[:, 1] ** 2 + 2.0
+
+
+@pytest.fixture
+def given(working_folder, rng):
+    """Simulator runs, as tables in the working directory and under the names of the pages."""
+    X, X_new = rng.random((30, 2)), rng.random((20, 2))
+    runs, new = np.column_stack([X, output(X)]), X_new
+    for name, columns, table in (("runs", "x1,x2,y", runs), ("new", "x1,x2", new)):
+        np.savetxt(f"{name}.csv", table, delimiter=",", header=columns, comments="")
+    return {
+        "X": X, "y": output(X), "X_new": X_new, "y_new": output(X_new),
+        "y_noisy": output(X) + 0.1 * rng.normal(size=30),
+    }  # fmt: skip
+
+
+def run(code: str, file: Path, namespace: dict) -> None:
+    exec(compile(code, str(file), "exec"), namespace)
+
+
+WITH_PYTHON = [page for page in PAGES if python_blocks(page.read_text(encoding="utf-8"))]
+
+
+def test_pages_with_examples_are_found():
+    assert {"README.md", "quick-start.md", "error-bars.md", "noise.md"} <= {
+        page.name for page in WITH_PYTHON
+    }
+
+
+@functools.cache
+def fitted(n_inputs: int) -> Emulator:
+    X = np.random.default_rng(0).random((30, 2))
+    return Emulator(n_iter=4).fit(X[:, :n_inputs], output(X))
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.stem)
+def test_examples_of_a_page_run(page, given, short_training):
+    """In sequence, as a reader would paste them into one session."""
+    namespace = {"__name__": "__main__", **given}
+    if page.name == "plots.md":  # shows an emulator that was fitted elsewhere
+        namespace |= {"emulator": fitted(2), "emulator_of_one_input": fitted(1)}
+    for block in python_blocks(page.read_text(encoding="utf-8")):
+        run(block, page, namespace)
+
+
+def test_the_page_of_plots_shows_all_of_them():
+    page = (DOCS / "tasks" / "plots.md").read_text(encoding="utf-8")
+    for name in plots.__all__:
+        assert f"plots.{name}(" in page, name
+        assert f"images/{name.replace('_', '-')}.png" in page, name
+
+
+def test_every_picture_is_drawn_by_the_script_or_taken_from_the_product():
+    script = runpy_of(DOCS / "figures.py")
+    stored = {path.stem for path in (DOCS / "images").glob("*.png")}
+    assert stored == {*script["FIGURES"], "report", "step_function"}
+    text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    assert [name for name in sorted(stored) if f"{name}.png" not in text] == []
+
+
+@pytest.mark.parametrize("name", ["idea-slice", "idea-linked", "idea-warp", "plot-diagnostics"])
+def test_pictures_are_drawn(name, tmp_path):
+    script = runpy_of(DOCS / "figures.py")
+    script["main"].__globals__["N_ITER"] = 4
+    script["main"](["--only", name, "--folder", str(tmp_path)])
+    assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+
+
+def test_the_picture_of_linked_moments_agrees_with_draws():
+    """The two legends are a formula and a simulation of it."""
+    figure = runpy_of(DOCS / "figures.py")["idea_linked"]()
+    words = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    (drawn, drawn_std), (computed, computed_std) = (
+        map(float, re.findall(r"\d\.\d\d", each)) for each in words
+    )
+    assert abs(drawn - computed) <= 0.02 and abs(drawn_std - computed_std) <= 0.02
+
+
+@functools.cache
+def runpy_of(path: Path) -> dict:
+    namespace = {"__name__": path.stem, "__file__": str(path)}
+    run(path.read_text(encoding="utf-8"), path, namespace)
+    return namespace
+
+
+# --- notebooks -------------------------------------------------------------------------------
+
+
+def test_all_notebooks_are_on_the_site():
+    index = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert len(NOTEBOOKS) == 5
+    assert [each.stem for each in NOTEBOOKS if f"examples/{each.stem}\n" not in index] == []
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_holds_the_outputs_of_its_own_code(path):
+    notebook = nbformat.read(path, as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert not any(out.output_type == "error" for cell in code for out in cell.outputs)
+    digest = runpy_of(DOCS / "run_notebooks.py")["digest"](notebook)
+    assert notebook.metadata["executed"] == digest, "run `make notebooks`"
+    pictures = [out for cell in code for out in cell.outputs if "image/png" in out.get("data", {})]
+    assert len(pictures) >= 2
+    assert path.stat().st_size < 500_000
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_code_of_a_notebook_runs(path, working_folder, short_training, monkeypatch):
+    """With plain processes where `Emulator` would go on to deep ones: the calls are the same."""
+    with_defaults(monkeypatch, Emulator, max_depth=1)
+    namespace = {"__name__": "__main__"}
+    for cell in nbformat.read(path, as_version=4).cells:
+        if cell.cell_type == "code":
+            run(cell.source, path, namespace)
+    assert plt.get_fignums()
+
+
+# --- tables ----------------------------------------------------------------------------------
+
+
+def functions_named(page: str) -> list[tuple[str, str]]:
+    """(file, function) for each "`file`: `function`, `function`" of a table."""
+    found = []
+    for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, (?!with))?)+)", page):
+        found += [(file, name) for name in re.findall(r"`(\w+)`", names)]
+    return found
+
+
+def test_the_table_of_equations_names_functions_that_exist():
+    page = (DOCS / "equations.md").read_text(encoding="utf-8")
+    named = functions_named(page)
+    assert len(named) >= 25 and ("core/linked.py", "predict") in named
+    missing = [
+        (file, name)
+        for file, name in named
+        if not re.search(
+            rf"^ *def {name}\(", (ROOT / "src/deepemu" / file).read_text("utf-8"), re.M
+        )
+    ]
+    assert missing == []
+
+
+def test_every_numbered_equation_and_algorithm_has_a_line():
+    page = (DOCS / "equations.md").read_text(encoding="utf-8")
+    assert [n for n in range(1, 10) if f"({n})" not in page] == []
+    assert [n for n in (1, 2, 3) if f"| Algorithm {n} |" not in page] == []
+
+
+def test_the_reference_names_everything_public():
+    page = (DOCS / "api.md").read_text(encoding="utf-8")
+    errors = {name for name in deepemu.__all__ if name.endswith(("Error", "Warning"))}
+    assert ".. automodule:: deepemu.errors" in page
+    missing = [n for n in deepemu.__all__ if n not in errors and f":: deepemu.{n}\n" not in page]
+    assert missing == []
