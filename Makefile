@@ -9,7 +9,7 @@ BUILD_SITE = $(RUN) -m sphinx --fail-on-warning --keep-going --quiet --builder h
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test docs notebooks figures format clean
+.PHONY: help demo test docs notebooks figures paper format clean
 .NOTPARALLEL:
 
 help:
@@ -17,6 +17,7 @@ help:
 	@echo 'make test    formatting, lint, types and tests'
 	@echo 'make docs    the site, in build/site; every warning is an error'
 	@echo 'make notebooks, make figures  run the examples again, draw the pictures of the site again'
+	@echo 'make paper   rerun the experiments of the paper (hours; ARGS=--quick: a tenth), draw its figures'
 	@echo 'make format  rewrite the sources in the project style'
 	@echo 'make clean   remove the environment and everything generated'
 
@@ -36,6 +37,12 @@ docs: $(VENV)/.installed-docs
 
 notebooks: $(VENV)/.installed-docs
 	$(RUN) docs/run_notebooks.py
+
+# make paper ARGS=--quick runs a tenth of the trials; what is there is not run again.
+paper: $(VENV)/.installed-bench
+	$(RUN) benchmarks/paper.py $(ARGS)
+	$(RUN) benchmarks/paper_figures.py --results build --folder build/figures
+	$(RUN) benchmarks/paper_claims.py --results build
 
 figures: $(VENV)/.installed-docs
 	$(RUN) docs/figures.py

@@ -1,0 +1,408 @@
+"""Rerun the experiments of the stochastic-imputation paper, trial by trial.
+
+    python benchmarks/paper.py                       # every trial of every experiment: hours
+    python benchmarks/paper.py --quick               # a tenth of the trials
+    python benchmarks/paper.py --problems step --methods si si-ic --trials 10
+
+One training set an experiment, as in the paper; a trial is a new seed. Every trial leaves a file
+in the folder of the results, and what is there is not run again, so that an interrupted run goes
+on where it stopped. At the end all of them are gathered beside it in ``paper.csv`` (one line a
+trial) and ``paper_predictions.npz`` (predictions that the figures need), from which
+``paper_figures.py`` draws. ``--publish`` puts both into ``data/``, where the stored ones are.
+
+Methods: ``gp`` is a plain process with the robust prior; ``si`` and ``si-ic`` are stochastic
+imputation with the settings of the paper; ``fb`` samples the parameters too, with the same network
+and one chain; ``default`` is ``DGP()``, several chains that vote; ``emulator`` is ``Emulator()``.
+With ``--device gpu`` the trials of ``si`` and ``si-ic`` are the chains of one fit each, in step;
+times are not measured then.
+``dsvi`` is GPflux, by the interpreter of ``--gpflux-python``; where there is none a line says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import csv
+import io
+import json
+import multiprocessing
+import os
+import platform
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from _report import machine
+from _timing import timed
+from problems import DATA, load_design
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parent / "build"
+TABLE, PREDICTIONS = "paper.csv", "paper_predictions.npz"
+DESIGN = 0
+QUICK_SHARE = 0.1
+# Trials of one structure that a process runs, so that it starts and compiles once for them.
+TOGETHER = {"step": 10}
+TOGETHER_ELSEWHERE = 2
+ROUND = 10  # trials of everything before the next ones of anything
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """How often the paper repeats an experiment, and the depths of its networks."""
+
+    trials: int
+    depths: tuple[int, ...]
+
+
+EXPERIMENTS = {
+    "step": Experiment(100, (3,)),
+    "vega": Experiment(40, (2, 3, 4)),
+    "delta": Experiment(40, (2, 3, 4)),
+    "gamma": Experiment(40, (2, 3, 4)),
+    "fived": Experiment(20, (2, 3)),
+    "engine": Experiment(40, (2, 3, 4)),
+}
+OURS = ("gp", "si", "si-ic", "fb", "default", "emulator")
+PEERS = ("dsvi",)
+IN_STEP = ("si", "si-ic")  # one chain a trial: trials may be the chains of one fit
+METHODS = (*OURS, *PEERS)
+WITHOUT_DEPTH = ("gp", "emulator")
+# The paper has no deeper ones, because deepgp has none; ours is kept to the same.
+DEEPEST = {"fb": 3}
+# One sweep and one move of the parameters an iteration, as in deepgp, with its burn-in.
+FULL_BAYES = {"inference": "full_bayes", "n_iter": 8000, "n_sweeps": 1, "n_scoring": 1}
+
+
+class Trial(NamedTuple):
+    """One fit and prediction; depth 0 where the method has none of its own."""
+
+    problem: str
+    method: str
+    depth: int
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.problem}-{self.method}-{self.depth}-{self.number:03d}"
+
+
+Record = dict[str, Any]
+
+
+# --- what to run ---------------------------------------------------------------------------------
+
+
+def depths(problem: str, method: str) -> tuple[int, ...]:
+    if method in WITHOUT_DEPTH:
+        return (0,)
+    return tuple(d for d in EXPERIMENTS[problem].depths if d <= DEEPEST.get(method, d))
+
+
+def n_trials(problem: str, method: str, options: argparse.Namespace) -> int:
+    """As in the paper, or as asked for; a plain process has no randomness."""
+    if method == "gp":
+        return 1
+    all_of_them = EXPERIMENTS[problem].trials
+    if options.trials is not None:
+        return min(options.trials, all_of_them)
+    return max(2, round(QUICK_SHARE * all_of_them)) if options.quick else all_of_them
+
+
+def planned(options: argparse.Namespace) -> list[Trial]:
+    """The first trials of everything first, so that an interrupted run has some of each."""
+    trials = [
+        Trial(problem, method, depth, number)
+        for problem in options.problems
+        for method in options.methods
+        for depth in depths(problem, method)
+        for number in range(n_trials(problem, method, options))
+    ]
+    return sorted(trials, key=lambda trial: trial.number // ROUND)
+
+
+def batches(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Trials of one structure, a few at a time."""
+    found: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        size = TOGETHER.get(trial.problem, TOGETHER_ELSEWHERE)
+        found.setdefault((*trial[:3], trial.number // size), []).append(trial)
+    return list(found.values())
+
+
+# --- one trial -----------------------------------------------------------------------------------
+
+
+def estimator(trial: Trial) -> Any:
+    """Unfitted, with the number of the trial as its seed; one thread on a CPU."""
+    from deepemu import DGP, GP, Emulator
+
+    common = {"random_state": trial.number, "device": "cpu", "n_jobs": 1}
+    deep = common | {"verbose": False}
+    match trial.method:
+        case "gp":
+            return GP("squared_exponential", **common)
+        case "emulator":
+            return Emulator(**deep)
+        case "default":
+            return DGP(depth=trial.depth, **deep)
+        case "fb":
+            return DGP.paper(depth=trial.depth, **FULL_BAYES, **deep)
+        case "si" | "si-ic":
+            connected = trial.method == "si-ic"
+            return DGP.paper(depth=trial.depth, connect_input=connected, **deep)
+    raise ValueError(f"{trial.method} is not a method of this package")
+
+
+def run_trial(trial: Trial) -> tuple[Record, np.ndarray, np.ndarray]:
+    """Record, means and standard deviations of a trial. Nothing is compiled for it."""
+    data, model = load_design(trial.problem, DESIGN), estimator(trial)
+    _, fit_s, fit_cpu_s = timed(lambda: model.fit(data.X, data.y))
+    (mean, std), predict_s, predict_cpu_s = timed(
+        lambda: model.predict(data.X_test, return_std=True)
+    )
+    seconds = {"fit_cpu_s": fit_cpu_s, "predict_cpu_s": predict_cpu_s}
+    return {"fit_s": fit_s, "predict_s": predict_s, **seconds, "device": "cpu"}, mean, std
+
+
+def compile_for(trial: Trial) -> None:
+    """Fit and predict with as few iterations as there may be: they are no part of a shape."""
+    data, model = load_design(trial.problem, DESIGN), estimator(trial)
+    if trial.method != "gp":
+        model.set_params(n_iter=2)
+    model.fit(data.X, data.y).predict(data.X_test, return_std=True)
+
+
+def run_batch(trials: Sequence[Trial], folder: Path) -> list[Trial]:
+    """All trials of a batch, each stored when it is done. In a process of its own."""
+    warnings.simplefilter("ignore")  # of convergence: single chains are what is studied here
+    compile_for(trials[0])
+    for trial in trials:
+        record, mean, std = run_trial(trial)
+        store(folder, trial, record, versions(), mean, std)
+    return list(trials)
+
+
+def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
+    """Trials of one structure as the chains of one fit on a GPU; the first one's number seeds it.
+
+    Chains of ``DGP.paper`` know nothing of each other, so that each is a trial.
+    """
+    first, data = trials[0], load_design(trials[0].problem, DESIGN)
+    model = estimator(first).set_params(n_chains=len(trials), device="gpu")
+    model.fit(data.X, data.y)
+    for trial, alone in zip(trials, chains_of(model), strict=True):
+        mean, std = alone.predict(data.X_test, return_std=True)
+        store(folder, trial, {}, versions() | {"device": "gpu"}, mean, std)
+    return list(trials)
+
+
+def chains_of(model: Any) -> Iterator[Any]:
+    """The emulators that each chain of a fit without votes is alone."""
+    from deepemu import stacking
+
+    for votes in np.eye(model.n_chains):
+        alone = copy.copy(model)
+        alone.ensembles_ = stacking.weighted_ensembles(model._parts, votes)
+        yield alone
+
+
+def versions() -> dict[str, str]:
+    import jax
+
+    import deepemu
+
+    return {"package": f"deepemu {deepemu.__version__}, jax {jax.__version__}", **machine_words()}
+
+
+def machine_words() -> dict[str, str]:
+    return {"machine": f"{machine()['cpu']}, Python {platform.python_version()}"}
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def store(
+    folder: Path, trial: Trial, seconds: Record, facts: Record, mean: np.ndarray, std: np.ndarray
+) -> None:
+    """The trial's file, whole or not at all."""
+    from deepemu.diagnostics import scores
+
+    found = scores(load_design(trial.problem, DESIGN).y_test, mean, std)
+    record = {**trial._asdict(), **found, **seconds, **facts}
+    buffer = io.BytesIO()
+    np.savez(buffer, record=json.dumps(record), mean=mean, std=std)
+    part = folder / f".{trial.name}.{os.getpid()}"
+    part.write_bytes(buffer.getvalue())
+    part.replace(path_of(folder, trial))
+
+
+def path_of(folder: Path, trial: Trial) -> Path:
+    return folder / f"{trial.name}.npz"
+
+
+class Stored(NamedTuple):
+    record: Record
+    mean: np.ndarray
+    std: np.ndarray
+
+
+def stored(folder: Path) -> Iterator[Stored]:
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as file:
+            yield Stored(json.loads(str(file["record"])), file["mean"], file["std"])
+
+
+def gather(folder: Path, into: Path) -> int:
+    """One table of all records, and the predictions that are drawn; the number of records.
+
+    Of the step function those of all trials, of everything else those of the best one.
+    """
+    found = list(stored(folder))
+    rows = [each.record for each in found]
+    with (into / TABLE).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+        writer.writeheader()
+        writer.writerows({k: rounded(v) for k, v in row.items()} for row in rows)
+    np.savez_compressed(into / PREDICTIONS, **drawn(found))
+    return len(rows)
+
+
+def rounded(value: Any) -> Any:
+    return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def drawn(found: Sequence[Stored]) -> dict[str, np.ndarray]:
+    """Single-precision arrays (2, points) by the trial's name."""
+    best: dict[tuple[Any, ...], Stored] = {}
+    kept: list[Stored] = []
+    for each in found:
+        record = each.record
+        key = record["problem"], record["method"], record["depth"]
+        if record["problem"] == "step":
+            kept.append(each)
+        elif key not in best or record["nrmsep"] < best[key].record["nrmsep"]:
+            best[key] = each
+    return {
+        Trial(*(each.record[field] for field in Trial._fields)).name: np.float32(
+            [each.mean, each.std]
+        )
+        for each in [*kept, *best.values()]
+    }
+
+
+# --- other packages ------------------------------------------------------------------------------
+
+
+def peer_command(trial: Trial, options: argparse.Namespace) -> list[str] | None:
+    """What runs a trial of another package, or None where it is not installed."""
+    if options.gpflux_python is None:
+        return None
+    job = json.dumps(trial._asdict())
+    return [str(options.gpflux_python), str(HERE / "_peer_gpflux.py"), job]
+
+
+def run_peer(trial: Trial, command: Sequence[str], folder: Path) -> list[Trial]:
+    """Scored here, from the moments in the last line that the peer prints."""
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    answer = json.loads(done.stdout.splitlines()[-1])
+    moments = (np.array(answer.pop(name)) for name in ("mean", "std"))
+    facts = {"package": answer.pop("version"), **machine_words()}
+    store(folder, trial, answer, facts, *moments)
+    return [trial]
+
+
+# --- all of them ---------------------------------------------------------------------------------
+
+
+def run_on_gpu(trials: Sequence[Trial], options: argparse.Namespace) -> None:
+    """Structure by structure, the chains of each in step."""
+    groups: dict[tuple[Any, ...], list[Trial]] = {}
+    for trial in trials:
+        groups.setdefault(trial[:3], []).append(trial)
+    for number, group in enumerate(groups.values(), start=1):
+        _, seconds, _ = timed(lambda group=group: run_together(group, options.folder))
+        told = f"[{number}/{len(groups)}] {group[0].name} and {len(group) - 1} more"
+        print(f"{told}: {seconds:.0f} s", flush=True)
+
+
+def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> None:
+    """In processes of one thread each, with a line for everything that is done."""
+    ours = [trial for trial in trials if trial.method in OURS]
+    commands = peer_commands([t for t in trials if t.method in PEERS], options)
+    n_done, start = 0, time.perf_counter()
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.workers, mp_context=spawn, max_tasks_per_child=1) as pool:
+        jobs = {pool.submit(run_batch, batch, options.folder): batch for batch in batches(ours)}
+        jobs |= {
+            pool.submit(run_peer, trial, command, options.folder): [trial]
+            for trial, command in commands.items()
+        }
+        try:
+            for job in as_completed(jobs):
+                finished = job.result()
+                n_done += len(finished)
+                minutes = (time.perf_counter() - start) / 60
+                print(
+                    f"[{n_done}/{len(ours) + len(commands)}] {minutes:.1f} min: "
+                    f"{finished[0].name} and {len(finished) - 1} more",
+                    flush=True,
+                )
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            print("stopped; run the same command to go on", file=sys.stderr)
+            raise
+
+
+def peer_commands(
+    trials: Sequence[Trial], options: argparse.Namespace
+) -> dict[Trial, Sequence[str]]:
+    found = {trial: peer_command(trial, options) for trial in trials}
+    for method in dict.fromkeys(trial.method for trial, command in found.items() if not command):
+        print(f"{method} is not installed here and is left out", flush=True)
+    return {trial: command for trial, command in found.items() if command is not None}
+
+
+def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--problems", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--trials", type=int, help="at most so many of each")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--folder", type=Path, default=BUILD / "paper", help="of the results")
+    parser.add_argument("--gpflux-python", type=Path, help="an interpreter that has GPflux")
+    parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
+    parser.add_argument("--gather-only", action="store_true", help="run nothing")
+    parser.add_argument("--publish", action="store_true", help="replace the stored results")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = options_of(arguments)
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if not options.gather_only:
+        trials = [t for t in planned(options) if not path_of(options.folder, t).exists()]
+        if options.device == "gpu":
+            run_on_gpu([trial for trial in trials if trial.method in IN_STEP], options)
+        else:
+            run_all(trials, options)
+    n_records = gather(options.folder, DATA if options.publish else options.folder.parent)
+    print(f"{n_records} trials in {TABLE}")
+
+
+if __name__ == "__main__":
+    from speed import one_thread_environment
+
+    if "gpu" not in sys.argv:  # the processes that are started inherit it
+        os.environ.update(one_thread_environment(cache=BUILD / "cache"))
+    main()

@@ -1,0 +1,260 @@
+"""The reruns of the paper's experiments: what is planned, stored, gathered and drawn."""
+
+import csv
+import json
+
+import numpy as np
+import paper
+import paper_claims
+import paper_figures
+import problems
+import pytest
+from paper import Trial
+from paper_claims import CONFIRMED, OPEN, REFUTED, UNCLEAR
+
+DESIGN = problems.Design(
+    X=np.linspace(0, 1, 10)[:, None],
+    y=np.repeat([-1.0, 1.0], 5),
+    X_test=np.linspace(0, 1, 20)[:, None],
+    y_test=np.repeat([-1.0, 1.0], 10),
+)
+FACTS = {"package": "deepemu 0", "machine": "a machine"}
+
+
+@pytest.fixture
+def small_design(monkeypatch):
+    for module in (paper, paper_figures):
+        monkeypatch.setattr(module, "load_design", lambda problem, index: DESIGN)
+
+
+def planned(*arguments):
+    return paper.planned(paper.options_of(list(arguments)))
+
+
+# --- what is run ---------------------------------------------------------------------------------
+
+
+def test_the_trials_are_those_of_the_paper():
+    trials = planned("--methods", "gp", "si", "fb")
+    counts = {}
+    for trial in trials:
+        counts[trial[:3]] = counts.get(trial[:3], 0) + 1
+    assert counts["step", "si", 3] == 100
+    assert counts["fived", "si", 2] == counts["fived", "si", 3] == 20
+    for problem in ("vega", "delta", "gamma", "engine"):
+        assert [counts[problem, "si", depth] for depth in (2, 3, 4)] == [40] * 3
+        assert counts[problem, "fb", 3] == 40 and (problem, "fb", 4) not in counts
+        assert counts[problem, "gp", 0] == 1
+
+
+def test_a_quick_run_has_a_tenth():
+    trials = planned("--quick", "--problems", "step", "fived", "--methods", "si-ic")
+    assert sum(trial.problem == "step" for trial in trials) == 10
+    assert sum(trial.problem == "fived" for trial in trials) == 2 * 2
+
+
+def test_first_trials_of_everything_come_first():
+    trials = planned("--problems", "vega", "delta", "--methods", "si")
+    first = trials[: 2 * 3 * paper.ROUND]
+    assert {trial[:3] for trial in first} == {trial[:3] for trial in trials}
+    assert max(trial.number for trial in first) == paper.ROUND - 1
+
+
+def test_a_batch_has_one_structure_and_every_trial_is_in_one():
+    trials = planned("--problems", "step", "vega", "--methods", "si", "default")
+    batches = paper.batches(trials)
+    assert sorted(trial for batch in batches for trial in batch) == sorted(trials)
+    assert all(len({trial[:3] for trial in batch}) == 1 for batch in batches)
+
+
+def test_settings_are_those_of_the_paper():
+    model = paper.estimator(Trial("vega", "si-ic", 3, 7))
+    assert (model.depth, model.random_state, model.n_chains, model.n_iter) == (3, 7, 1, 500)
+    assert model.connect_input and model.kernel == "squared_exponential" and model.n_sweeps == 10
+    assert not paper.estimator(Trial("vega", "si", 2, 0)).connect_input
+    assert paper.estimator(Trial("vega", "fb", 2, 0)).inference == "full_bayes"
+    with pytest.raises(ValueError, match="dsvi is not a method of this package"):
+        paper.estimator(Trial("vega", "dsvi", 2, 0))
+
+
+# --- one trial after the other -------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick_estimator(monkeypatch):
+    real = paper.estimator
+    monkeypatch.setattr(paper, "estimator", lambda trial: real(trial).set_params(n_iter=2))
+
+
+def test_a_batch_leaves_a_file_a_trial(small_design, quick_estimator, tmp_path, monkeypatch):
+    trials = [Trial("step", "si", 3, number) for number in (0, 1)]
+    assert paper.run_batch(trials, tmp_path) == trials
+    first, second = paper.stored(tmp_path)
+    assert (first.record["number"], second.record["number"]) == (0, 1)
+    assert first.mean.shape == first.std.shape == (20,)
+    assert first.record["fit_cpu_s"] > 0 and first.record["device"] == "cpu"
+    error = np.sqrt(np.mean((first.mean - DESIGN.y_test) ** 2)) / 2
+    assert first.record["nrmsep"] == pytest.approx(error)
+    assert not np.array_equal(first.mean, second.mean)
+
+
+def test_chains_of_one_fit_are_trials(small_design, quick_estimator):
+    model = paper.estimator(Trial("step", "si", 3, 0)).set_params(n_chains=3)
+    model.fit(DESIGN.X, DESIGN.y)
+    means = np.array([alone.predict(DESIGN.X_test) for alone in paper.chains_of(model)])
+    assert len(means) == 3 and np.ptp(means, axis=0).max() > 1e-3
+    np.testing.assert_allclose(means.mean(axis=0), model.predict(DESIGN.X_test), atol=1e-10)
+
+
+def test_what_is_stored_is_not_run_again(small_design, tmp_path, monkeypatch):
+    """Ten trials are planned, one is there: the other nine are run."""
+    folder = tmp_path / "trials"
+    folder.mkdir()
+    put(folder, Trial("step", "si", 3, 4), 0.5)
+    asked = []
+    monkeypatch.setattr(paper, "run_all", lambda trials, options: asked.extend(trials))
+    options = ["--problems", "step", "--methods", "si", "--quick", "--folder", str(folder)]
+    paper.main(options)
+    assert [trial.number for trial in asked] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+
+
+def test_a_peer_that_is_missing_is_left_out_with_a_line(capsys):
+    options = paper.options_of([])
+    trials = [Trial("vega", "dsvi", 2, 0), Trial("vega", "dsvi", 3, 0)]
+    assert paper.peer_commands(trials, options) == {}
+    assert capsys.readouterr().out == "dsvi is not installed here and is left out\n"
+
+
+# --- tables and figures --------------------------------------------------------------------------
+
+
+def put(folder, trial, level, **facts):
+    """A trial that predicts ``level`` times the truth, with a standard deviation of 0.1."""
+    mean, std = level * DESIGN.y_test, np.full(20, 0.1)
+    seconds = {"fit_cpu_s": 2.0, "predict_cpu_s": 0.5}
+    paper.store(folder, trial, seconds | facts, FACTS, mean, std)
+
+
+@pytest.fixture
+def gathered(small_design, tmp_path):
+    for number, level in enumerate((0.5, 0.9, 0.7)):
+        for problem, depth in (("step", 3), ("vega", 2), ("vega", 3)):
+            for method in ("si", "si-ic"):
+                put(tmp_path, Trial(problem, method, depth, number), level)
+    for problem in ("step", "vega"):
+        put(tmp_path, Trial(problem, "gp", 0, 0), 0.3)
+    results = tmp_path / "results"
+    results.mkdir()
+    assert paper.gather(tmp_path, results) == 20
+    return results
+
+
+def test_the_table_has_a_line_a_trial_with_scores_and_facts(gathered):
+    with (gathered / "paper.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    assert all(row["package"] == "deepemu 0" and row["machine"] == "a machine" for row in rows)
+    (row,) = [r for r in rows if (r["problem"], r["method"], r["number"]) == ("vega", "gp", "0")]
+    assert float(row["nrmsep"]) == pytest.approx(0.35)
+
+
+def test_predictions_of_all_steps_and_of_the_best_of_everything_else_are_kept(gathered):
+    names = set(np.load(gathered / "paper_predictions.npz").files)
+    assert {f"step-si-3-{k:03d}" for k in range(3)} <= names
+    assert "vega-si-2-001" in names and "vega-si-2-000" not in names
+
+
+def test_half_a_file_is_never_there(small_design, tmp_path, monkeypatch):
+    monkeypatch.setattr(json, "dumps", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        put(tmp_path, Trial("step", "si", 3, 0), 0.5)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["fig-5", "fig-6", "fig-7", "fig-10", "fig-11"])
+def test_figures_are_drawn_from_what_is_stored(gathered, name, capsys):
+    paper_figures.main(["--only", name, "--results", str(gathered), "--folder", str(gathered)])
+    assert (gathered / f"paper-{name}.png").stat().st_size > 5_000
+
+
+def test_bars_are_mean_times_and_a_time_that_is_missing_has_none(gathered):
+    figure = paper_figures.FIGURES["fig-10"](paper_figures.read(gathered))
+    heights = [bar.get_height() for bar in figure.axes[1].patches]
+    assert heights == pytest.approx([2.5] * 4)
+
+
+def test_violins_are_in_the_order_of_depths(gathered):
+    found = paper_figures.bars("vega", ["si", "si-ic"], paper_figures.read(gathered))
+    assert [label for _, label, _, _ in found] == ["SI, 2", "SI-IC, 2", "SI, 3", "SI-IC, 3"]
+
+
+# --- claims --------------------------------------------------------------------------------------
+
+
+def results_of(**errors):
+    """Trials of Vega with the given NRMSEPs, by method and depth as in ``si_2``."""
+    records = []
+    for key, values in errors.items():
+        method, depth = key.rsplit("_", 1)
+        for number, value in enumerate(values):
+            trial = Trial("vega", method.replace("ic", "-ic"), int(depth), number)
+            records.append({**trial._asdict(), "nrmsep": value, "fit_cpu_s": 1.0 + value,
+                            "predict_cpu_s": 0.0})  # fmt: skip
+    return paper_figures.Results(records, {})
+
+
+LOW, HIGH = np.linspace(0.1, 0.2, 10), np.linspace(0.3, 0.4, 10)
+LOWER = paper_claims.lower_error("vega", ("si", 2), ("si", 3))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "word"),
+    [(LOW, HIGH, CONFIRMED), (HIGH, LOW, REFUTED), (LOW, LOW + 0.001, UNCLEAR)],
+)
+def test_errors_are_compared_by_a_rank_test(first, second, word):
+    results = results_of(si_2=first, si_3=second)
+    assert LOWER(results).word == word
+    assert LOWER(results).numbers == f"SI 2: {np.median(first):.4f}; SI 3: {np.median(second):.4f}"
+    opposite = paper_claims.no_lower_error("vega", ("si", 2), ("si", 3))(results).word
+    assert opposite == (REFUTED if word == CONFIRMED else CONFIRMED)
+
+
+def test_times_are_compared_where_they_were_measured():
+    results = results_of(si_2=LOW, si_3=HIGH)
+    quicker = paper_claims.faster("vega", ("si", 2), ("si", 3))
+    assert quicker(results).word == CONFIRMED
+    for record in results.records:
+        del record["fit_cpu_s"]
+    with pytest.raises(paper_claims.Missing, match="times of SI 2"):
+        quicker(results)
+
+
+def test_a_claim_in_several_parts_says_what_holds_and_what_is_missing():
+    judge = paper_claims.all_of(
+        paper_claims.lower_error("vega", ("si", 2), ("si", 3)),
+        paper_claims.lower_error("vega", ("si", 3), ("si", 2)),
+        paper_claims.lower_error("vega", ("si", 2), ("dsvi", 2)),
+    )
+    verdict = judge(results_of(si_2=LOW, si_3=HIGH))
+    assert verdict.word == "in part (1 confirmed, 1 not confirmed)"
+    assert verdict.numbers.endswith("not run: DSVI 2")
+
+
+def test_a_claim_without_trials_is_open():
+    (found,) = paper_claims.judged(results_of(), [paper_claims.CLAIMS[0]])
+    assert found[1].word == OPEN
+
+
+def test_standard_deviations_that_follow_the_errors_are_known_by_rank(monkeypatch):
+    truth = np.arange(10.0)
+    monkeypatch.setattr(
+        paper_claims, "load_design", lambda *_: problems.Design(None, None, None, truth)
+    )
+    results = results_of(si_2=[0.1], si_3=[0.2])
+    errors = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0, 6.0, 7.0, 0.5])
+    results.predictions["vega-si-2-000"] = np.array([truth + errors, 2 * errors])
+    results.predictions["vega-si-3-000"] = np.array([truth + errors, 1 / errors])
+    verdict = paper_claims.knows_its_errors("vega", ("si", 2), ("si", 3))(results)
+    assert verdict == (CONFIRMED, "SI 2: 1.00; SI 3: -1.00")
+    highest = paper_claims.contrast("vega", ("si", 2), ("si", 3), lambda y: y > 4)(results)
+    assert highest.word == CONFIRMED and highest.numbers.startswith("SI 2: 2.03 times")
