@@ -52,7 +52,7 @@ def compressor(runs: pd.DataFrame) -> pd.Series:
 
 
 def compressor_inputs(n: int, seed: int) -> pd.DataFrame:
-    unit = qmc.LatinHypercube(2, rng=seed).random(n)
+    unit = qmc.LatinHypercube(2, seed=seed).random(n)
     return pd.DataFrame(
         qmc.scale(unit, [6.0, 6.0], [12.0, 30.0]), columns=["speed, krpm", "flow, kg/s"]
     )
@@ -83,9 +83,9 @@ def named(emulator: BaseEmulator) -> BaseEmulator:
 def idea_plain() -> Figure:
     """A plain Gaussian process has one idea of smoothness, and the drop spoils it everywhere."""
     figure, panels = pair()
-    for ax, emulator in zip(panels, (GP(), deep(n_chains=8)), strict=True):
-        emulator.fit(CLIFF_RUNS[:, None], cliff(CLIFF_RUNS))
-        plots.plot_fit(named(emulator), ax=ax)
+    plain = GP().fit(CLIFF_RUNS[:, None], cliff(CLIFF_RUNS))
+    for ax, emulator in zip(panels, (named(plain), cliff_emulator()), strict=True):
+        plots.plot_fit(emulator, ax=ax)
         draw_truth(ax)
         ax.set_ylim(-2.2, 2.4)
     panels[1].set_ylabel("")
@@ -180,7 +180,7 @@ def idea_linked() -> Figure:
     found_mean, found_std = linked_moments(emulator, centre, spread)
 
     figure, (left, right) = pair()
-    named(emulator).name_columns(["hidden"], ["output"])
+    emulator.name_columns(["hidden"], ["output"])
     plots.plot_fit(emulator, ax=left)
     drawn = f"20,000 draws: {simulated.mean():.2f} ± {simulated.std():.2f}"
     computed = f"closed form: {found_mean:.2f} ± {found_std:.2f}"
@@ -204,7 +204,7 @@ def linked_moments(emulator: GP, centre: float, spread: float) -> tuple[float, f
         lengthscale = np.ravel(found["lengthscale"][0]) * scaling.x_span
         node = Node(
             kernels.by_name("squared_exponential"), jnp.asarray(1.0 / lengthscale),
-            jnp.asarray(np.ravel(found["scale"][0])[0]), jnp.asarray(1e-6),
+            *(jnp.asarray(np.ravel(found[name][0])[0]) for name in ("scale", "nugget")),
         )  # fmt: skip
         inputs = jnp.asarray(emulator.training_inputs)
         target = jnp.asarray(emulator._data.sites.y[:, 0])
@@ -232,7 +232,8 @@ def idea_chains() -> Figure:
         panels[0].fill_between(line, mean - Z_95 * std, mean + Z_95 * std, color=colour, alpha=0.2,
                                linewidth=0)  # fmt: skip
         panels[0].plot(line, mean, color=colour, linewidth=1.2)
-    plots.plot_fit(cliff_emulator(), ax=panels[1])
+    together = deep(n_chains=8, stacking=False).fit(CLIFF_RUNS[:, None], cliff(CLIFF_RUNS))
+    plots.plot_fit(named(together), ax=panels[1])
     for ax in panels:
         draw_truth(ax)
         ax.set(xlim=(0.36, 0.64), ylim=(-1.8, 2.1), xlabel="input")
@@ -310,7 +311,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES))
     parser.add_argument("--folder", type=Path, default=FOLDER)
     options = parser.parse_args(arguments)
-    options.folder.mkdir(exist_ok=True)
+    options.folder.mkdir(parents=True, exist_ok=True)
     for name in options.only:
         figure = FIGURES[name]()
         figure.savefig(options.folder / f"{name}.png", dpi=100)

@@ -17,7 +17,6 @@ from nbclient import NotebookClient
 
 FOLDER = Path(__file__).parent / "examples"
 LONGEST = 900  # seconds a cell may take
-KEPT_OF_CELLS = {"tags"}
 
 
 def digest(notebook: nbformat.NotebookNode) -> str:
@@ -30,7 +29,7 @@ def run(path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     NotebookClient(notebook, timeout=LONGEST, kernel_name="python3").execute()
     for cell in notebook.cells:  # when each cell ran is nobody's business
-        cell.metadata = {k: v for k, v in cell.metadata.items() if k in KEPT_OF_CELLS}
+        cell.metadata = {}
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},

@@ -172,13 +172,28 @@ def test_help_teaches(capsys):
         assert words in shown
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
-def test_commands_on_the_pages_can_be_typed(page):
-    text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
-    found = re.findall(r"(?:`|^)deepemu ([a-z][^`#\n]*)", text, re.MULTILINE)
-    assert len(found) >= 4
-    for command in found:
-        cli._parser().parse_args(shlex.split(command))
+def commands_on_pages():
+    """What follows ``deepemu`` in code of the pages and notebooks."""
+    root = Path(__file__).parents[1]
+    for page in (root / "README.md", *sorted((root / "docs").glob("**/*.md"))):
+        text = page.read_text(encoding="utf-8")
+        for command in re.findall(r"(?:`|^)deepemu ([a-z][^`#\n]*)", text, re.MULTILINE):
+            yield pytest.param(command, id=f"{page.stem}: {command}")
+    for notebook in sorted((root / "docs").glob("**/*.ipynb")):
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        words = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+        for command in re.findall(r"^deepemu (.*)$", "\n".join(words), re.MULTILINE):
+            yield pytest.param(command, id=f"{notebook.stem}: {command}")
+
+
+@pytest.mark.parametrize("command", commands_on_pages())
+def test_commands_on_the_pages_can_be_typed(command):
+    assert cli._parser().parse_args(shlex.split(command)) is not None
+
+
+def test_commands_are_found_on_pages_and_in_notebooks():
+    pages = {param.id.split(":")[0] for param in commands_on_pages()}
+    assert {"README", "command-line", "quick-start", "files", "several-outputs"} <= pages
 
 
 @pytest.mark.slow

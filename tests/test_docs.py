@@ -113,7 +113,7 @@ def test_the_page_of_plots_shows_all_of_them():
 
 
 def test_every_picture_is_drawn_by_the_script_or_taken_from_the_product():
-    script = runpy_of(DOCS / "figures.py")
+    script = namespace_of(DOCS / "figures.py")
     stored = {path.stem for path in (DOCS / "images").glob("*.png")}
     assert stored == {*script["FIGURES"], "report", "step_function"}
     text = "".join(page.read_text(encoding="utf-8") for page in PAGES)
@@ -121,17 +121,18 @@ def test_every_picture_is_drawn_by_the_script_or_taken_from_the_product():
 
 
 @pytest.mark.parametrize("name", ["idea-slice", "idea-linked", "idea-warp", "plot-diagnostics"])
-def test_pictures_are_drawn(name, tmp_path):
-    script = runpy_of(DOCS / "figures.py")
-    script["main"].__globals__["N_ITER"] = 4
+def test_pictures_are_drawn(name, tmp_path, monkeypatch):
+    script = namespace_of(DOCS / "figures.py")
+    monkeypatch.setitem(script, "N_ITER", 4)
     script["main"](["--only", name, "--folder", str(tmp_path)])
     assert (tmp_path / f"{name}.png").stat().st_size > 10_000
 
 
 def test_the_picture_of_linked_moments_agrees_with_draws():
     """The two legends are a formula and a simulation of it."""
-    figure = runpy_of(DOCS / "figures.py")["idea_linked"]()
+    figure = namespace_of(DOCS / "figures.py")["idea_linked"]()
     words = [text.get_text() for text in figure.axes[1].get_legend().get_texts()]
+    plt.close(figure)
     (drawn, drawn_std), (computed, computed_std) = (
         map(float, re.findall(r"\d\.\d\d", each)) for each in words
     )
@@ -139,7 +140,7 @@ def test_the_picture_of_linked_moments_agrees_with_draws():
 
 
 @functools.cache
-def runpy_of(path: Path) -> dict:
+def namespace_of(path: Path) -> dict:
     namespace = {"__name__": path.stem, "__file__": str(path)}
     run(path.read_text(encoding="utf-8"), path, namespace)
     return namespace
@@ -160,7 +161,7 @@ def test_a_notebook_holds_the_outputs_of_its_own_code(path):
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     assert not any(out.output_type == "error" for cell in code for out in cell.outputs)
-    digest = runpy_of(DOCS / "run_notebooks.py")["digest"](notebook)
+    digest = namespace_of(DOCS / "run_notebooks.py")["digest"](notebook)
     assert notebook.metadata["executed"] == digest, "run `make notebooks`"
     pictures = [out for cell in code for out in cell.outputs if "image/png" in out.get("data", {})]
     assert len(pictures) >= 2
@@ -182,31 +183,43 @@ def test_the_code_of_a_notebook_runs(path, working_folder, short_training, monke
 
 
 def functions_named(page: str) -> list[tuple[str, str]]:
-    """(file, function) for each "`file`: `function`, `function`" of a table."""
+    """(file, function) for every name behind a file's in a cell of a table."""
     found = []
-    for file, names in re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, (?!with))?)+)", page):
-        found += [(file, name) for name in re.findall(r"`(\w+)`", names)]
+    for cell in re.findall(r"\| ([^|]*`[\w/]+\.py`[^|]*) \|", page):
+        for file, rest in re.findall(r"`([\w/]+\.py)`((?:(?!`[\w/]+\.py`).)*)", cell):
+            found += [(file, name) for name in re.findall(r"`(\w+)`", rest)]
     return found
+
+
+def test_functions_are_found_in_a_table():
+    page = "| a | `x/y.py`: `f`, and `g`, which; in `z.py`: `h` of each |\n| b | `w.py` |\n"
+    assert functions_named(page) == [("x/y.py", "f"), ("x/y.py", "g"), ("z.py", "h")]
 
 
 def test_the_table_of_equations_names_functions_that_exist():
     page = (DOCS / "equations.md").read_text(encoding="utf-8")
     named = functions_named(page)
-    assert len(named) >= 25 and ("core/linked.py", "predict") in named
-    missing = [
-        (file, name)
-        for file, name in named
-        if not re.search(
-            rf"^ *def {name}\(", (ROOT / "src/deepemu" / file).read_text("utf-8"), re.M
-        )
-    ]
-    assert missing == []
+    assert len(named) >= 30 and ("core/predict.py", "propagate") in named
+    sources = {file: (ROOT / "src/deepemu" / file).read_text("utf-8") for file, _ in named}
+    found = [(f, name) for f, name in named if re.search(rf"^ *def {name}\(", sources[f], re.M)]
+    assert found == named
 
 
 def test_every_numbered_equation_and_algorithm_has_a_line():
     page = (DOCS / "equations.md").read_text(encoding="utf-8")
-    assert [n for n in range(1, 10) if f"({n})" not in page] == []
-    assert [n for n in (1, 2, 3) if f"| Algorithm {n} |" not in page] == []
+    first = re.findall(r"^\| (equations? [^|]*|Algorithm \d) \|", page, re.MULTILINE)
+    numbers = [int(n) for n in re.findall(r"\((\d)\)", " ".join(first))]
+    assert sorted(numbers) == list(range(1, 10))
+    assert [n for n in (1, 2, 3) if f"Algorithm {n}" not in first] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_no_table_is_cut_in_two(page):
+    """A line of a table behind an empty one begins a table: the next one has its rule."""
+    lines = ["", *page.read_text(encoding="utf-8").splitlines(), ""]
+    for before, line, after in zip(lines, lines[1:], lines[2:], strict=False):
+        if line.startswith("| ") and not before.startswith("|"):
+            assert after.startswith("|---"), line
 
 
 def test_the_reference_names_everything_public():
@@ -215,3 +228,5 @@ def test_the_reference_names_everything_public():
     assert ".. automodule:: deepemu.errors" in page
     missing = [n for n in deepemu.__all__ if n not in errors and f":: deepemu.{n}\n" not in page]
     assert missing == []
+    for module in (deepemu.diagnostics, deepemu.convergence):
+        assert [n for n in module.__all__ if not re.search(rf"\b{n}\b", page)] == []

@@ -221,3 +221,39 @@ def test_one_layer_may_have_the_nugget_of_one_layer():
     Emulator(max_depth=1, nugget=1e-8)._candidates(2, 1, 20)
     with pytest.raises(InputError, match="nugget of layer 2 is 1e-08"):
         Emulator(nugget=1e-8)._candidates(2, 1, 20)
+
+
+@pytest.fixture
+def runs_with_replicates(rng):
+    sites = np.linspace(0, 1, 8)
+    x = np.repeat(sites, 10)[:, None]
+    return x, np.sin(5 * x[:, 0]) + 0.3 * rng.normal(size=80)
+
+
+def matern52(a, b, lengthscale):
+    r = np.sqrt(5) * np.abs(a[:, None] - b[None, :]) / lengthscale
+    return (1 + r + r**2 / 3) * np.exp(-r)
+
+
+def test_a_nugget_that_is_given_is_noise_of_every_replicate(runs_with_replicates):
+    """Their means once counted as single runs. The oracle is the process of all 80 rows."""
+    x, y = runs_with_replicates
+    emulator = GP(nugget=0.1).fit(x, y)
+    new = np.linspace(0.05, 0.95, 7)
+    mean, std = emulator.predict(new[:, None], return_std=True)
+    lengthscale, scale = (
+        float(np.ravel(emulator.trace_[name][0])[0]) for name in ("lengthscale", "scale")
+    )
+    rows = matern52(x[:, 0], x[:, 0], lengthscale) + 0.1 * np.eye(80)
+    across = matern52(new, x[:, 0], lengthscale)
+    centre, spread = y.mean(), y.std()
+    expected = centre + spread * across @ np.linalg.solve(rows, (y - centre) / spread)
+    explained = np.sum(across * np.linalg.solve(rows, across.T).T, axis=1)
+    np.testing.assert_allclose(mean, expected, rtol=1e-6)
+    np.testing.assert_allclose(std, spread * np.sqrt(scale * (1.1 - explained)), rtol=1e-5)
+
+
+@pytest.mark.parametrize("nugget", [1e-8, 1e-6])
+def test_a_nugget_of_the_arithmetic_takes_the_means_of_replicates(runs_with_replicates, nugget):
+    with pytest.warns(DataWarning, match="more than once with different y"):
+        GP(nugget=nugget).fit(*runs_with_replicates)

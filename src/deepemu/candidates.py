@@ -8,6 +8,7 @@ import numpy as np
 from deepemu import _boundary, training
 from deepemu.core.network import Network, Params
 from deepemu.folds import HeldOut, pack
+from deepemu.layers import INTERPOLATES
 from deepemu.training import Plan, Trained
 from deepemu.validation import Replicates
 
@@ -69,6 +70,13 @@ class Deep:
 
 
 Candidate = Shallow | Deep
+
+
+def is_noisy(candidate: Candidate) -> bool:
+    """Whether outputs scatter about the emulated function, so that replicates differ."""
+    # A nugget that interpolates comes back from its logarithm with an error in the last digit.
+    given = np.exp(np.max(candidate.start[-1].log_nugget)) > INTERPOLATES * (1.0 + 1e-9)
+    return candidate.network.layers[-1].free_nugget or bool(given)
 
 
 def _with_new_sites(before: Trained, x: np.ndarray) -> HeldOut | None:

@@ -16,8 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from deepemu import _boundary, _runtime, convergence, plotting, report, stacking
-from deepemu.candidates import Candidate
-from deepemu.core.network import Network
+from deepemu.candidates import Candidate, is_noisy
 from deepemu.core.predict import Ensemble
 from deepemu.errors import InputError
 from deepemu.layers import require_whole
@@ -88,13 +87,13 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         x, outputs = self._checked(X, y, ensure_min_samples=2)
         rows = outputs.reshape(len(x), -1)
         candidates = self._candidates(x.shape[1], rows.shape[1], len(np.unique(x, axis=0)))
-        network = candidates[0].network
+        noisy = is_noisy(candidates[0])
         warn_if_constant(rows)
-        scaling = scaling_of(x, rows if _is_noisy(network) else site_means(x, rows))
-        sites = _sites(network, scaling, x, rows)
+        scaling = scaling_of(x, rows if noisy else site_means(x, rows))
+        sites = _sites(noisy, scaling, x, rows)
         seed = seed_from(self.random_state)
         with self._training(len(sites.x)):
-            found = self._train(candidates, seed, sites, _observed(network, sites, scaling, rows))
+            found = self._train(candidates, seed, sites, _observed(noisy, sites, scaling, rows))
         named = hasattr(self, "feature_names_in_")
         names = tuple(self.feature_names_in_) if named else numbered("x", x.shape[1])
         data = Fitted(
@@ -125,8 +124,8 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
 
     def _store(self, parts: list[Part], decisions: tuple[str, ...], data: Fitted) -> Self:
         """All of the fitted state, at once and last, so that a failure changes nothing."""
-        network = parts[0].candidate.network
-        observed = _observed(network, data.sites, data.scaling, data.y)
+        noisy = is_noisy(parts[0].candidate)
+        observed = _observed(noisy, data.sites, data.scaling, data.y)
         stacked = stacking.stack_parts(parts, observed)
         found = dataclasses.replace(report.of(parts, stacked, observed), decisions=decisions)
         self._restore(data, parts, stacked, found)
@@ -200,7 +199,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         before = self._data
         require_varied_columns(before.x, x)
         rows_x, rows_y = np.vstack([before.x, x]), np.vstack([before.y, outputs])
-        sites = _sites(self._parts[0].candidate.network, before.scaling, rows_x, rows_y)
+        sites = _sites(is_noisy(self._parts[0].candidate), before.scaling, rows_x, rows_y)
         # With a fixed random_state, a seed of its own for each number of rows, which only grows:
         # the draws of the fit and of earlier updates are used up.
         seed = child_seed(seed_from(self.random_state), len(rows_x))
@@ -436,20 +435,15 @@ def child_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
 
 
-def _is_noisy(network: Network) -> bool:
-    """Whether outputs scatter about the emulated function, so that replicates differ."""
-    return network.layers[-1].free_nugget
-
-
-def _observed(network: Network, sites: Replicates, scaling: Scaling, y: np.ndarray) -> Observed:
+def _observed(noisy: bool, sites: Replicates, scaling: Scaling, y: np.ndarray) -> Observed:
     """What predictions are judged by: all rows, or the means that an interpolating emulator saw."""
-    if _is_noisy(network):
+    if noisy:
         return Observed(scaling.y_to_core(y), sites.site_of_row)
     return Observed(sites.y, np.arange(len(sites.y)))
 
 
-def _sites(network: Network, scaling: Scaling, x: np.ndarray, y: np.ndarray) -> Replicates:
+def _sites(noisy: bool, scaling: Scaling, x: np.ndarray, y: np.ndarray) -> Replicates:
     """The training data in core units, one row for each distinct input."""
     sites = collapse_replicates(scaling.x_to_core(x), scaling.y_to_core(y))
     require_two_sites(sites, len(x))
-    return sites if _is_noisy(network) else without_spread(sites)
+    return sites if noisy else without_spread(sites)

@@ -21,6 +21,7 @@ from deepemu.errors import ConvergenceWarning, InputError
 from deepemu.imputation import Averaged, Drawn, Sampling
 from deepemu.layers import (
     ESTIMATE,
+    INTERPOLATES,
     Layer,
     build_network,
     checked_layers,
@@ -38,8 +39,7 @@ LONGEST_BLOCK = training.CHECK_EVERY
 STARTING_NUGGET = 1e-3
 SAMPLED_NUGGET = Gamma(1.5, 3.9)
 KERNELS = ("matern52", "squared_exponential")
-# A nugget up to the first interpolates; the plain processes beside a deep one then have the second.
-INTERPOLATES = 1e-6
+# Of the plain processes beside a deep one, where nuggets are there for the arithmetic only.
 NUGGET_OF_ONE_LAYER = 1e-8
 SWEEPS: dict[str, impute.Moves] = {"node": impute.NodeWise(), "layer": impute.LayerWise()}
 M_STEPS: dict[str, sem.MStep] = {"imputation": sem.Maximise(), "full_bayes": sem.Sample()}

@@ -13,6 +13,8 @@ from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Prior, R
 from deepemu.errors import InputError
 
 ESTIMATE = "estimate"
+# A nugget up to this one is there for the arithmetic; a larger one is noise.
+INTERPOLATES = 1e-6
 # The linked variance of a deep network sums terms of the size of R⁻¹; that of one layer does not.
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
 SMALLEST_NUGGET = 1e-7
