@@ -186,7 +186,7 @@ def commands_on_pages():
             yield pytest.param(command, id=f"{notebook.stem}: {command}")
 
 
-@pytest.mark.parametrize("command", commands_on_pages())
+@pytest.mark.parametrize("command", list(commands_on_pages()))
 def test_commands_on_the_pages_can_be_typed(command):
     assert cli._parser().parse_args(shlex.split(command)) is not None
 
