@@ -156,6 +156,49 @@ def test_rows_outside_the_runs_are_noted(folder, capsys):
     assert len(json.loads(told.out)["warnings"]) == 1
 
 
+def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(folder, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "runs.csv"))
+    monkeypatch.setattr(cli, "use_compilation_cache", deepemu.use_compilation_cache)
+    assert cli.main(["info", "old.deepemu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    (warning,) = found["warnings"]
+    assert "cannot be kept in" in warning and warning.endswith("Set XDG_CACHE_HOME to it.")
+
+
+def test_quiet_commands_give_what_they_are_for(folder, capsys):
+    for command, words in (
+        (["info", "old.deepemu"], "GP fitted"),
+        (["validate", "old.deepemu"], "NRMSEP"),
+    ):
+        assert cli.main([*command, "-q"]) == 0
+        assert words in capsys.readouterr().out
+    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv", "-q"]) == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_demonstration_can_speak_json(folder, capsys):
+    assert cli.main(["demo", "shown", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["files"]) == 4
+
+
+def test_a_file_remembers_what_the_fit_warned_of(folder, capsys):
+    (folder / "twice.csv").write_text(RUNS + RUNS.splitlines()[1].rsplit(",", 1)[0] + ",9\n")
+    assert (
+        cli.main(["fit", "twice.csv", "--output", "force", "--model", "gp", "-o", "t.deepemu"]) == 0
+    )
+    capsys.readouterr()
+    assert cli.main(["info", "t.deepemu"]) == 0
+    assert "note: Inputs occur more than once with different outputs" in capsys.readouterr().out
+    assert deepemu.load("old.deepemu")._reservations() == ()
+
+
+def test_identifiers_keep_their_digits(folder):
+    (folder / "named.csv").write_text("id,long,depth,width\n007,12345678901234567890,0.5,0.25\n")
+    assert cli.main(["predict", "old.deepemu", "named.csv", "-o", "out.parquet"]) == 0
+    (row,) = pd.read_parquet("out.parquet").to_dict("records")
+    assert (row["id"], row["long"], row["depth"]) == ("007", "12345678901234567890", 0.5)
+
+
 def test_quiet_prints_nothing_but_predictions(folder, capsys):
     assert cli.main([*FIT, "--quiet"]) == 0
     assert capsys.readouterr().out == ""

@@ -222,6 +222,16 @@ def test_names_are_text(shown):
     assert "heat & <b>mass</b>" in shown.locator("#columns").inner_text()
 
 
+def test_names_of_structures_can_be_read_on_a_phone(shown):
+    """Whole words, not a letter a line."""
+    shown.set_viewport_size({"width": 360, "height": 700})
+    for table in ("#structures", "#columns"):
+        widths = shown.eval_on_selector_all(
+            f"{table} td:first-child", "all => all.map(cell => cell.getBoundingClientRect().width)"
+        )
+        assert min(widths) > 100
+
+
 @pytest.mark.parametrize("width", [320, 400, 1000])
 def test_nothing_sticks_out_at_any_width(shown, width):
     shown.set_viewport_size({"width": width, "height": 700})
@@ -234,6 +244,7 @@ def test_nothing_sticks_out_at_any_width(shown, width):
 
 def test_print_leaves_out_what_cannot_be_used_on_paper(shown):
     shown.emulate_media(media="print")
-    assert not shown.locator("#sliders").is_visible()
+    assert not shown.locator("#sliders input").first.is_visible()
+    assert shown.locator("#sliders label").first.is_visible()  # says where the slider stands
     assert shown.locator("#slices svg").first.is_visible()
     assert len(shown.pdf()) > 10_000

@@ -159,6 +159,16 @@ def test_what_is_not_fitted_cannot_be_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_class_of_the_users_own_cannot_be_saved_and_the_old_file_stays(file, data):
+    class Mine(GP):
+        pass
+
+    before = file.read_bytes()
+    with pytest.raises(InputError, match="emulator is a Mine; only GP, DGP, Emulator can be saved"):
+        deepemu.save(Mine().fit(*data[:2]), file)
+    assert file.read_bytes() == before
+
+
 def test_objects_of_others_cannot_be_saved_and_the_old_file_stays(file, data):
     @dataclasses.dataclass(frozen=True)
     class Mine(Gamma):
@@ -303,6 +313,8 @@ ENSEMBLE = ("parts", "list", 0, "fields", "trained", "fields", "ensemble", "fiel
         ((*ENSEMBLE, "params", "tuple", 0, "fields", "log_scale"), np.full((1, 1), np.nan)),
         ((*ENSEMBLE, "data", "fields", "x"), np.zeros((3, 2))),
         ((*ENSEMBLE, "chain"), np.array([7], dtype=np.int32)),
+        ((*ENSEMBLE, "params_of"), np.array([2**30], dtype=np.int32)),
+        ((*ENSEMBLE, "params_of"), np.array(0, dtype=np.int32)),
     ],
 )
 def test_numbers_that_do_not_fit_are_damage(file, path, value):
@@ -320,6 +332,9 @@ def test_numbers_that_do_not_fit_are_damage(file, path, value):
         (("report", "fields", "lines", "tuple", 0, "fields", "crps"), {"float": "nan"}),
         ((*ENSEMBLE, "chain"), 10**30),
         (("data", "fields", "x"), 10**30),
+        (("data", "fields", "one_dimensional"), 3),
+        (("data", "fields", "input_names", "tuple"), ["a", "a"]),
+        (("data", "fields", "input_names", "tuple"), ["a", 5]),
     ],
 )
 def test_words_and_numbers_in_each_others_places_are_damage(file, path, value):
@@ -408,7 +423,7 @@ def test_a_file_that_is_not_there_or_a_folder_is_an_oserror(tmp_path, gp):
         deepemu.load(tmp_path / "none.deepemu")
     with pytest.raises(IsADirectoryError):
         deepemu.load(tmp_path)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match="no folder/it.deepemu"):
         deepemu.save(gp, tmp_path / "no folder" / "it.deepemu")
 
 

@@ -25,6 +25,11 @@ def replacing(path: PathLike) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(target)
+    except OSError as error:
+        if error.errno is None:
+            raise
+        # The name that the user knows, not that of the file beside it.
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 

@@ -23,7 +23,13 @@ from deepemu.automatic import Emulator
 from deepemu.core import kernels
 from deepemu.diagnostics import coverage, crps, scores
 from deepemu.emulator import BaseEmulator
-from deepemu.errors import DeepemuError, DeepemuWarning, FileError, InterruptedFitWarning
+from deepemu.errors import (
+    DeepemuError,
+    DeepemuWarning,
+    FileError,
+    InputError,
+    InterruptedFitWarning,
+)
 from deepemu.estimators import DGP, GP
 from deepemu.persistence import load, save
 from deepemu.tables import Columns, Table
@@ -63,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     with _warnings_in_one_line() as warned:
-        use_compilation_cache()
+        _keep_programs()
         text, facts = options.command(options)
     _print(options, text, facts | {"warnings": [str(each) for each in warned]})
     interrupted = any(isinstance(each, InterruptedFitWarning) for each in warned)
@@ -94,6 +100,14 @@ def _excused(error: BaseException) -> int:
 
 Found = tuple[str, dict[str, Any]]
 """What a command has to say: to a reader, and to a program."""
+
+
+def _keep_programs() -> None:
+    """In the user's cache folder, if it can be written: it only saves time."""
+    try:
+        use_compilation_cache()
+    except InputError as error:
+        warnings.warn(f"{error} Set XDG_CACHE_HOME to it.", DeepemuWarning, stacklevel=2)
 
 
 # --- commands --------------------------------------------------------------------------------
@@ -163,7 +177,8 @@ def info(options: argparse.Namespace) -> Found:
         *_ranges_in_words("input", facts["inputs"]),
         *_ranges_in_words("output", facts["outputs"]),
     ]
-    return "\n".join([*lines, "", str(emulator.summary())]), facts
+    remarks = [f"note: {remark}" for remark in emulator._reservations()]
+    return "\n".join([*lines, *remarks, "", str(emulator.summary())]), facts
 
 
 def report(options: argparse.Namespace) -> Found:
@@ -198,6 +213,7 @@ def demo(options: argparse.Namespace) -> Found:
     ):
         _say(options, "$ deepemu " + " ".join(command))
         step = _parser().parse_args(command)
+        step.quiet, step.json = options.quiet, options.json
         text, _ = step.command(step)
         _say(options, text + "\n")
     files = [runs, new, emulator, out]
@@ -289,7 +305,7 @@ def _facts(emulator: BaseEmulator) -> dict[str, Any]:
         "outputs": _ranges(emulator.output_names, emulator.training_outputs),
         "weights": {line.label: line.weight for line in structures},
         "held_out": {"crps": mixture.crps, "coverage": mixture.coverage},
-        "troubles": list(summary.troubles),
+        "troubles": [*summary.troubles, *emulator._reservations()],
     }
 
 
@@ -315,7 +331,10 @@ def _scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float
 
 def _scores_in_words(found: dict[str, dict[str, float | None]], n: int, what: str) -> str:
     width = max(len("output"), *map(len, found))
-    lines = [f"{n} {what}:", f"{'output':{width}}  NRMSEP      CRPS  in 95 %"]
+    lines = [
+        f"{n} {what} (CRPS in the units of the output):",
+        f"{'output':{width}}  NRMSEP      CRPS  in 95 %",
+    ]
     for name, of in found.items():
         error = "-" if of["nrmsep"] is None else f"{of['nrmsep']:.4f}"
         lines.append(f"{name:{width}}  {error:>6}  {of['crps']:8.4g}  {of['coverage']:7.1%}")
@@ -328,8 +347,14 @@ def _scores_in_words(found: dict[str, dict[str, float | None]], n: int, what: st
 def _print(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> None:
     if options.json:
         print(json.dumps(_without_nan(facts), default=str, allow_nan=False))
-    elif not options.quiet or options.command is predict:
+    elif not options.quiet or _is_asked_for(options):
         print(_printable(text))
+
+
+def _is_asked_for(options: argparse.Namespace) -> bool:
+    """Whether what is printed is what the command is for, not a word about a file."""
+    to_the_terminal = options.command is predict and options.predictions is None
+    return to_the_terminal or options.command in (info, validate)
 
 
 def _say(options: argparse.Namespace, line: str) -> None:

@@ -26,6 +26,7 @@ from deepemu.validation import (
     Replicates,
     Scaling,
     collapse_replicates,
+    differing_replicates,
     names_of_outputs,
     numbered,
     require_numbers,
@@ -311,6 +312,22 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         """What the fit found, for the terminal: structures, weights, scores, convergence."""
         check_is_fitted(self, "ensembles_")
         return self._report
+
+    def _reservations(self) -> tuple[str, ...]:
+        """What a fit warned of that is not in the report, from what a file holds too."""
+        data, first = self._data, self._parts[0]
+        found = []
+        if any(part.trained.interrupted for part in self._parts):
+            found.append("Training was interrupted: chains have fewer iterations than asked for.")
+        if not is_noisy(first.candidate) and differing_replicates(data.x, data.y):
+            found.append(
+                "Inputs occur more than once with different outputs; the emulator was told that "
+                "there is no noise, and uses their means."
+            )
+        for name, column in zip(data.output_names, data.y.T, strict=True):
+            if np.ptp(column) == 0.0:
+                found.append(f"All outputs {name} are equal.")
+        return tuple(found)
 
     def plot_diagnostics(self, output: int = 0) -> "Figure":
         """Left-out predictions against the training outputs, and what the chains did, as a figure.

@@ -59,7 +59,7 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         "outputs": _columns(emulator.output_names, emulator.training_outputs),
         "leftOut": _left_out(emulator),
         "structures": [_line(line) for line in summary.lines],
-        "troubles": list(summary.troubles),
+        "troubles": [*summary.troubles, *emulator._reservations()],
         "decisions": list(summary.decisions),
         "effects": effects.tolist(),
         "grid": {

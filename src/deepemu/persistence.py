@@ -12,7 +12,7 @@ from deepemu import _boundary, _runtime, archive, codec, imputation
 from deepemu._atomic import PathLike
 from deepemu.automatic import Emulator
 from deepemu.emulator import BaseEmulator, Fitted
-from deepemu.errors import FileError
+from deepemu.errors import FileError, InputError
 from deepemu.estimators import DGP, GP
 from deepemu.report import Report
 from deepemu.stacking import Part, Stacked
@@ -32,6 +32,10 @@ def save(emulator: BaseEmulator, path: PathLike) -> None:
     The file holds numbers and names, nothing that runs: it can be opened from a stranger. It takes
     the place of an older one only when it is complete.
     """
+    if type(emulator) not in KINDS.values():
+        raise InputError(
+            f"emulator is a {type(emulator).__name__}; only {', '.join(KINDS)} can be saved."
+        )
     check_is_fitted(emulator, "ensembles_")
     arrays: list[Any] = []
     header = {
@@ -130,8 +134,11 @@ def _require_consistent(data: Fitted, stacked: Stacked) -> None:
         raise ValueError("spans, scales and counts are not all positive")
     if not np.all(np.isin(data.sites.site_of_row, np.arange(len(data.sites.x)))):
         raise ValueError("rows are of sites that are not there")
-    if len(data.output_names) != q or len(data.input_names) != d:
-        raise ValueError("names and columns differ in number")
+    for names, count in ((data.output_names, q), (data.input_names, d)):
+        if len(set(names)) != count or not all(isinstance(name, str) for name in names):
+            raise ValueError("columns have no names of their own")
+    if not all(isinstance(flag, bool) for flag in (data.one_dimensional, data.compares_names)):
+        raise ValueError("a word of yes or no is missing")
     if not (np.all(stacked.weights >= 0.0) and np.isclose(stacked.weights.sum(), 1.0)):
         raise ValueError("weights do not add up to one")
 
@@ -148,6 +155,10 @@ def _require_fitting(part: Part, data: Fitted) -> None:
             raise ValueError("a parameter or hidden variable is not finite")
     if not np.all(np.isin(imputed.chain, np.arange(len(chains)))):
         raise ValueError("a network is of a chain that is not there")
+    n_sets = len(jax.tree.leaves(imputed.params)[0])
+    of_sets = np.asarray(imputed.params_of)
+    if of_sets.shape != np.shape(imputed.chain) or not np.all(np.isin(of_sets, np.arange(n_sets))):
+        raise ValueError("a network has parameters that are not there")
 
 
 def _require_words(found: Report) -> None:

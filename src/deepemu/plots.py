@@ -54,9 +54,10 @@ SEQUENTIAL = "cividis"  # even to eyes that see no red or green
 
 def plot_fit(emulator: BaseEmulator, output: int = 0, ax: Axes | None = None) -> Axes:
     """Mean, 95 % interval and runs of an emulator with one input."""
-    if emulator.n_features_in_ != 1:
+    n_inputs = len(emulator.input_names)
+    if n_inputs != 1:
         raise InputError(
-            f"The emulator has {emulator.n_features_in_} inputs and plot_fit draws one; use "
+            f"The emulator has {n_inputs} inputs and plot_fit draws one; use "
             "plot_slices or plot_surface."
         )
     ax = _axes(ax)
@@ -169,7 +170,7 @@ def plot_weights(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(len(lines)), [f"{line.label} ({line.n_chains})" for line in lines])
     ax.invert_yaxis()
     ax.set_xlim(0.0, 1.1)
-    name(ax, "Votes of structures and their chains", "weight", "")
+    name(ax, "Votes", "weight", "")
     return ax
 
 

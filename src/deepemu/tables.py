@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,9 @@ import numpy as np
 
 from deepemu._atomic import PathLike, replacing
 from deepemu.errors import FileError
+
+# Digits that a number would lose: leading zeros, or more than a double has.
+_IDENTIFIER = re.compile(r"[+-]?(0\d+|\d{16,})")
 
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
@@ -203,7 +207,7 @@ def typed(columns: Columns) -> Columns:
 def _typed(column: Sequence[Any]) -> Sequence[Any]:
     if not all(isinstance(cell, str) for cell in column):
         return column
-    values = [_number(cell) for cell in column]
+    values = [None if _IDENTIFIER.fullmatch(cell.strip()) else _number(cell) for cell in column]
     return column if any(value is None for value in values) else values
 
 

@@ -155,6 +155,11 @@ def require_two_sites(replicates: Replicates, n_rows: int) -> None:
         )
 
 
+def differing_replicates(x: np.ndarray, y: np.ndarray) -> bool:
+    """Whether equal rows of x have different rows of y."""
+    return len(np.unique(np.hstack([x, y]), axis=0)) > len(np.unique(x, axis=0))
+
+
 def without_spread(replicates: Replicates) -> Replicates:
     """For an interpolating emulator: one observation a site, its mean, with a word of warning."""
     n_spread = int(np.sum(np.any(replicates.squares > 0, axis=1)))
