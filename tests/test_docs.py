@@ -96,8 +96,10 @@ def fitted(n_inputs: int) -> Emulator:
 
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.stem)
-def test_examples_of_a_page_run(page, given, short_training):
+def test_examples_of_a_page_run(page, given, short_training, monkeypatch):
     """In sequence, as a reader would paste them into one session."""
+    if page.name in ("noise.md", "outputs.md"):  # deep ones would be compiled for these alone
+        with_defaults(monkeypatch, Emulator, max_depth=1)
     namespace = {"__name__": "__main__", **given}
     if page.name == "plots.md":  # shows an emulator that was fitted elsewhere
         namespace |= {"emulator": fitted(2), "emulator_of_one_input": fitted(1)}
@@ -120,7 +122,7 @@ def test_every_picture_is_drawn_by_the_script_or_taken_from_the_product():
     assert [name for name in sorted(stored) if f"{name}.png" not in text] == []
 
 
-@pytest.mark.parametrize("name", ["idea-slice", "idea-linked", "idea-warp", "plot-diagnostics"])
+@pytest.mark.parametrize("name", ["idea-slice", "idea-warp"])
 def test_pictures_are_drawn(name, tmp_path, monkeypatch):
     script = namespace_of(DOCS / "figures.py")
     monkeypatch.setitem(script, "N_ITER", 4)
