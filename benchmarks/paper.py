@@ -23,7 +23,6 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
-import io
 import json
 import multiprocessing
 import os
@@ -32,7 +31,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -130,10 +129,19 @@ def planned(options: argparse.Namespace) -> list[Trial]:
 
 def batches(trials: Iterable[Trial]) -> list[list[Trial]]:
     """Trials of one structure, a few at a time."""
+
+    def batch(trial: Trial) -> tuple[Any, ...]:
+        size = TOGETHER.get(trial.problem, TOGETHER_ELSEWHERE)
+        return (*trial[:3], trial.number // size)
+
+    return grouped(trials, batch)
+
+
+def grouped(trials: Iterable[Trial], key: Callable[[Trial], tuple[Any, ...]]) -> list[list[Trial]]:
+    """Trials with the same key together, in the order of their first ones."""
     found: dict[tuple[Any, ...], list[Trial]] = {}
     for trial in trials:
-        size = TOGETHER.get(trial.problem, TOGETHER_ELSEWHERE)
-        found.setdefault((*trial[:3], trial.number // size), []).append(trial)
+        found.setdefault(key(trial), []).append(trial)
     return list(found.values())
 
 
@@ -233,15 +241,13 @@ def store(
     folder: Path, trial: Trial, seconds: Record, facts: Record, mean: np.ndarray, std: np.ndarray
 ) -> None:
     """The trial's file, whole or not at all."""
+    from deepemu._atomic import replacing
     from deepemu.diagnostics import scores
 
     found = scores(load_design(trial.problem, DESIGN).y_test, mean, std)
     record = {**trial._asdict(), **found, **seconds, **facts}
-    buffer = io.BytesIO()
-    np.savez(buffer, record=json.dumps(record), mean=mean, std=std)
-    part = folder / f".{trial.name}.{os.getpid()}"
-    part.write_bytes(buffer.getvalue())
-    part.replace(path_of(folder, trial))
+    with replacing(path_of(folder, trial)) as file:
+        np.savez(file, record=json.dumps(record), mean=mean, std=std)
 
 
 def path_of(folder: Path, trial: Trial) -> Path:
@@ -324,10 +330,8 @@ def run_peer(trial: Trial, command: Sequence[str], folder: Path) -> list[Trial]:
 
 def run_on_gpu(trials: Sequence[Trial], options: argparse.Namespace) -> None:
     """Structure by structure, the chains of each in step."""
-    groups: dict[tuple[Any, ...], list[Trial]] = {}
-    for trial in trials:
-        groups.setdefault(trial[:3], []).append(trial)
-    for number, group in enumerate(groups.values(), start=1):
+    groups = grouped(trials, lambda trial: trial[:3])
+    for number, group in enumerate(groups, start=1):
         _, seconds, _ = timed(lambda group=group: run_together(group, options.folder))
         told = f"[{number}/{len(groups)}] {group[0].name} and {len(group) - 1} more"
         print(f"{told}: {seconds:.0f} s", flush=True)

@@ -190,6 +190,11 @@ def test_a_file_remembers_what_the_fit_warned_of(folder, capsys):
     assert cli.main(["info", "t.deepemu"]) == 0
     assert "note: Inputs occur more than once with different outputs" in capsys.readouterr().out
     assert deepemu.load("old.deepemu")._reservations() == ()
+    (folder / "level.csv").write_text("width,depth,force\n0.1,0.2,3\n0.5,0.4,3\n0.3,0.9,3\n")
+    assert (
+        cli.main(["fit", "level.csv", "--output", "force", "--model", "gp", "-o", "l.deepemu"]) == 0
+    )
+    assert deepemu.load("l.deepemu")._reservations() == ("All outputs force are equal.",)
 
 
 def test_identifiers_keep_their_digits(folder):

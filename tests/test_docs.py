@@ -103,8 +103,11 @@ def test_examples_of_a_page_run(page, given, short_training, monkeypatch):
     namespace = {"__name__": "__main__", **given}
     if page.name == "plots.md":  # shows an emulator that was fitted elsewhere
         namespace |= {"emulator": fitted(2), "emulator_of_one_input": fitted(1)}
-    for block in python_blocks(page.read_text(encoding="utf-8")):
+    text = page.read_text(encoding="utf-8")
+    for block in python_blocks(text):
         run(block, page, namespace)
+    written = [Path(name) for name in re.findall(r'savefig\("([^"]+)"\)', text)]
+    assert [file for file in written if file.stat().st_size <= 10_000] == []
 
 
 def test_the_page_of_plots_shows_all_of_them():

@@ -26,6 +26,7 @@ from deepemu.validation import (
     Replicates,
     Scaling,
     collapse_replicates,
+    constant_columns,
     differing_replicates,
     names_of_outputs,
     numbered,
@@ -324,10 +325,8 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
                 "Inputs occur more than once with different outputs; the emulator was told that "
                 "there is no noise, and uses their means."
             )
-        for name, column in zip(data.output_names, data.y.T, strict=True):
-            if np.ptp(column) == 0.0:
-                found.append(f"All outputs {name} are equal.")
-        return tuple(found)
+        constant = constant_columns(data.y)
+        return (*found, *(f"All outputs {data.output_names[k]} are equal." for k in constant))
 
     def plot_diagnostics(self, output: int = 0) -> "Figure":
         """Left-out predictions against the training outputs, and what the chains did, as a figure.

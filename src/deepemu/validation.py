@@ -64,9 +64,14 @@ def _require_finite_span(span: Floats, name: str) -> None:
         )
 
 
-def warn_if_constant(y: Floats) -> None:
+def constant_columns(y: Floats) -> np.ndarray:
+    """The places of columns whose entries are equal up to round-off."""
     with np.errstate(over="ignore"):
-        constant = np.flatnonzero(np.ptp(y, axis=0) <= _round_off(y))
+        return np.flatnonzero(np.ptp(y, axis=0) <= _round_off(y))
+
+
+def warn_if_constant(y: Floats) -> None:
+    constant = constant_columns(y)
     if constant.size:
         which = "y is" if y.shape[1] == 1 else f"column(s) {constant.tolist()} of y are"
         warnings.warn(
