@@ -220,6 +220,40 @@ def test_help_teaches(capsys):
         assert words in shown
 
 
+@pytest.mark.parametrize("command", ["fit", "predict", "validate", "info", "report", "demo"])
+def test_help_of_a_command_has_an_example_and_a_word_on_every_argument(capsys, command):
+    with pytest.raises(SystemExit):
+        cli.main([command, "--help"])
+    shown = capsys.readouterr().out
+    (example, *_) = [line for line in shown.splitlines() if line.startswith("  deepemu ")]
+    assert cli._parser().parse_args(shlex.split(example.split("   ")[0])[1:]).command
+    subcommands = next(a for a in cli._parser()._actions if isinstance(a.choices, dict))
+    assert all(action.help for action in subcommands.choices[command]._actions)
+
+
+def test_advice_is_in_arguments_of_the_command(folder, capsys):
+    (folder / "twice.csv").write_text(RUNS + RUNS.splitlines()[1].rsplit(",", 1)[0] + ",9\n")
+    assert cli.main(["fit", "twice.csv", "--output", "force", "--model", "gp"]) == 0
+    told = capsys.readouterr()
+    assert "fit with --noise" in told.err
+    assert "nugget" not in told.err + told.out
+
+
+@pytest.mark.parametrize("setting", cli.IN_ARGUMENTS)
+def test_every_setting_that_is_translated_is_said_somewhere(setting):
+    sources = Path(deepemu.__file__).parent.glob("*.py")
+    joined = "".join(re.sub(r'" *\n\s*f?"', "", path.read_text()) for path in sources
+                     if path.name != "cli.py")  # fmt: skip
+    assert setting in joined
+
+
+def test_who_may_read_a_file_stays_as_it_was(folder):
+    (folder / "out.csv").write_text("")
+    (folder / "out.csv").chmod(0o640)
+    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    assert (folder / "out.csv").stat().st_mode & 0o777 == 0o640
+
+
 def commands_on_pages():
     """What follows ``deepemu`` in code of the pages and notebooks."""
     root = Path(__file__).parents[1]
@@ -291,7 +325,7 @@ HOSTILE = {
     "empty": (text(""), BAD_FIT, 1, "bad.csv is empty"),
     "blank lines": (text("\n\n  \n"), BAD_FIT, 1, "bad.csv is empty"),
     "header only": (text(HEAD), BAD_FIT, 1, "a header but no rows"),
-    "one row": (text(HEAD + "1,2,3\n"), BAD_FIT, 1, "1 sample"),
+    "one row": (text(HEAD + "1,2,3\n"), BAD_FIT, 1, "bad.csv has one run"),
     "equal rows": (text(HEAD + "1,2,3\n1,2,4\n"), BAD_FIT, 1, "All 2 rows of X are equal"),
     "no header": (text("1,2,3\n4,5,6\n"), BAD_FIT, 1, "numbers in its first line"),
     "text in a number column": (text(HEAD + "1,2,3\n4,high,6\n"), BAD_FIT, 1, "line 3: column 'depth' has 'high'"),
@@ -327,7 +361,7 @@ HOSTILE = {
     "no output named": (text(RUNS), ["fit", "bad.csv"], 2, "--output"),
     "no command": (None, [], 2, "command"),
     "unknown command": (None, ["train"], 2, "invalid choice"),
-    "too deep": (text(RUNS), [*BAD_FIT[:4], "--depth", "9"], 1, "max_depth is 9"),
+    "too deep": (text(RUNS), [*BAD_FIT[:4], "--depth", "9"], 1, "--depth is 9"),
     "a text for an emulator": (text("hello"), ["info", "bad.csv"], 1, "is not an emulator, or is damaged"),
     "an archive of others": (broken_zip, ["info", "bad.csv"], 1, "other names"),
     "an emulator that is not there": (None, ["info", "none.deepemu"], 1, "none.deepemu: No such file"),
@@ -348,6 +382,13 @@ HOSTILE = {
     "output onto a device": (text(RUNS), [*BAD_FIT[:-1], "/dev/null"], 1, "is no regular file"),
     "a level of text": (text("width,depth\n1,2\n"), [*PREDICT, "--level", "high"], 2, "not between 0 and 1"),
     "validation without outputs": (text("width,depth\n1,2\n"), ["validate", "old.deepemu", "bad.csv"], 1, "no column 'force'"),
+    "depth of a plain process": (text(RUNS), [*BAD_FIT, "--depth", "3"], 2, "--depth does not go with --model gp"),
+    "chains of a plain process": (text(RUNS), [*BAD_FIT, "--chains", "3"], 2, "--chains does not go with --model gp"),
+    "a kernel for all": (text(RUNS), [*BAD_FIT[:4], "--kernel", "matern32"], 2, "--kernel does not go with --model auto"),
+    "the table after the output": (text(RUNS), ["fit", "--output", "force", "bad.csv"], 2, "the table stands before --output"),
+    "a device without end": (None, ["fit", "/dev/zero", *BAD_FIT[2:]], 1, "/dev/zero is a device"),
+    "predictions into a spreadsheet": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "out.xlsx"], 1, "would not be a .xlsx file"),
+    "an example in an option": (None, ["demo", "--", "-x"], 1, "looks like an option"),
     "no Parquet": (text("hello"), ["predict", "old.deepemu", "bad.parquet"], 1, "is no Parquet file"),
     "text in Parquet": (parquet_of_text, ["predict", "old.deepemu", "bad.parquet"], 1, "column 'width' has 'a'"),
     "a gap in Parquet": (parquet_with_gap, ["predict", "old.deepemu", "bad.parquet"], 1, "column 'width' (is empty|has nan)"),

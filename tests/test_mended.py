@@ -257,3 +257,14 @@ def test_a_nugget_that_is_given_is_noise_of_every_replicate(runs_with_replicates
 def test_a_nugget_of_the_arithmetic_takes_the_means_of_replicates(runs_with_replicates, nugget):
     with pytest.warns(DataWarning, match="more than once with different y"):
         GP(nugget=nugget).fit(*runs_with_replicates)
+
+
+@pytest.mark.parametrize("seed", [1, 7, 16])
+def test_a_single_chain_does_not_take_a_step_for_noise(seed):
+    """Fitted to hidden layers that still were copies of the inputs, the scale went to 1e5."""
+    x = np.linspace(0, 1, 10)[:, None]
+    emulator = DGP.paper(depth=3, random_state=seed, n_iter=150, n_imputations=5, verbose=False)
+    emulator.fit(x, np.where(x[:, 0] < 0.5, -1.0, 1.0))
+    at = np.concatenate([np.linspace(0.05, 0.4, 20), np.linspace(0.6, 0.95, 20)])
+    error = emulator.predict(at[:, None]) - np.where(at < 0.5, -1.0, 1.0)
+    assert np.abs(error).max() < 0.3

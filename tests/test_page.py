@@ -4,12 +4,13 @@ import json
 import re
 import shutil
 import warnings
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 import deepemu
-from deepemu import DGP, GP, ConvergenceWarning, cli, page
+from deepemu import DGP, GP, ConvergenceWarning, DeepemuWarning, InputError, cli, page
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -94,6 +95,20 @@ def test_warnings_are_on_the_page():
     assert found["leftOut"]["heldOut"] is True
 
 
+def test_scores_of_means_of_equal_inputs_are_called_so():
+    x = np.array([0.0, 0.2, 0.2, 0.4, 0.6, 0.8, 1.0])[:, None]
+    with pytest.warns(DeepemuWarning):
+        found = page.contents(GP().fit(x, np.array([0, 1, 1.1, 2, 3, 2, 1])), "it", lambda *_: None)
+    assert (found["runs"], found["scored"]) == (7, 6)
+
+
+def test_outputs_that_cannot_be_summed_get_a_sentence():
+    x = np.linspace(0, 1, 9)[:, None]
+    emulator = GP().fit(x, 1e307 * (1 + np.sin(5 * x[:, 0])))
+    with pytest.raises(InputError, match="fit them in larger units"):
+        page.html(emulator, "it")
+
+
 def test_progress_counts_all_predictions(emulator):
     told = []
     page.contents(emulator, "it", lambda *each: told.append(each))
@@ -141,11 +156,14 @@ def browser():
 
 
 @pytest.mark.parametrize(
-    ("low", "high"), [(101300.0, 101400.0), (2019.1, 2019.9), (1e17, 1e17), (-1e-7, 1e-7)]
+    ("low", "high"),
+    [(101300.0, 101400.0), (2019.1, 2019.9), (1e17, 1e17), (-1e-7, 1e-7), (101325.01, 101325.09)],
 )
 def test_ticks_tell_values_apart(browser, tmp_path, low, high):  # fmt: skip
     x = np.column_stack([np.linspace(low, high, 9), np.linspace(0, 1, 9)])
-    page.write(GP().fit(x, np.sin(x[:, 1])), tmp_path / "it.html", "it")
+    page.write(
+        GP().fit(x, low + (high - low or abs(low)) * np.sin(x[:, 1])), tmp_path / "it.html", "it"
+    )
     view = browser.new_page()
     faults = []
     view.on("pageerror", lambda error: faults.append(str(error)))
@@ -154,8 +172,19 @@ def test_ticks_tell_values_apart(browser, tmp_path, low, high):  # fmt: skip
         "#slices figure:first-child svg text[text-anchor=middle]",
         "all => all.map(t => t.textContent)",
     )[:-2]  # the names of the axes come last
+    boxes = view.eval_on_selector_all(
+        "#slices figure:first-child svg",
+        """([svg]) => [...svg.querySelectorAll("text")].map(t => {
+            const box = t.getBoundingClientRect(), edge = svg.getBoundingClientRect();
+            return [box.left - edge.left, edge.right - box.right, box.left, box.right];
+        })""",
+    )
     view.close()
     assert faults == []
+    inside = [min(box[:2]) for box in boxes]
+    assert min(inside) > -1.0, "a label is cut at the edge"
+    below = [box[2:] for box in boxes[: len(labels)]]
+    assert all(a[1] < b[0] for a, b in pairwise(below)), "labels lie upon one another"
     assert len(set(labels)) == len(labels) >= (1 if low == high else 2)
 
 

@@ -1,5 +1,6 @@
 """Figures of fitted emulators: what is drawn is what the emulator says, under the user's names."""
 
+import copy
 import sys
 import warnings
 
@@ -85,6 +86,35 @@ def test_left_out_runs_stand_against_themselves(surface):
     np.testing.assert_allclose(drawn[np.lexsort(drawn.T)], expected[np.lexsort(expected.T)])
 
 
+def test_outputs_and_inputs_have_names(surface):
+    by_name, by_number = plots.plot_left_out(surface, "heat"), plots.plot_left_out(surface, 1)
+    for mine, other in zip(by_name.containers, by_number.containers, strict=True):
+        np.testing.assert_array_equal(mine[0].get_xydata(), other[0].get_xydata())
+    axes = plots.plot_surface(surface, inputs=("depth", "width"), output="heat")
+    assert axes[0, 0].get_title(loc="left") == "heat: mean"
+    assert (axes[0, 0].get_xlabel(), axes[0, 0].get_ylabel()) == ("depth", "width")
+    predictions, errors, *_ = surface.plot_diagnostics("heat").axes
+    assert (predictions.get_xlabel(), predictions.get_ylabel()) == (
+        "heat, observed", "heat, predicted")  # fmt: skip
+    assert errors.get_xlabel() == "heat, predicted"
+
+
+def test_long_names_are_not_cut(line):
+    """All that is written lies inside the figure."""
+    long = "thrust_specific_fuel_consumption at the design point of the engine, kg per N and s"
+    emulator = copy.copy(line).name_columns([f"x: {long}"], [f"y: {long}"])
+    figures = [plots.plot_fit(emulator), plots.plot_left_out(emulator),
+               plots.plot_slices(emulator)[0, 0]]  # fmt: skip
+    for ax in figures:
+        ax.figure.canvas.draw()
+        edge = ax.figure.bbox
+        for words in (ax.xaxis.label, ax.yaxis.label):
+            box = words.get_window_extent()
+            assert "N and s" in words.get_text().replace("\n", " ")
+            assert edge.x0 <= box.x0 and box.x1 <= edge.x1
+            assert edge.y0 <= box.y0 and box.y1 <= edge.y1
+
+
 def test_the_profile_is_normalised():
     y, mean, std = np.array([10.0, 20.0, 30.0]), np.array([12.0, 20.0, 28.0]), np.array([1, 4, 2])
     ax = plots.plot_profile(y, mean, std)
@@ -105,6 +135,9 @@ def test_traces_are_lengthscales_on_their_own_scale(surface):
     *paths, _ = ax.lines
     expected = surface.trace_["lengthscale"][0]
     assert len(paths) == 4 * 2 * 2
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [
+        "chain 1", "chain 2", "chain 3", "chain 4", "all rows"]  # fmt: skip
+    np.testing.assert_array_equal(paths[0].get_xdata(), np.arange(1, 7))
     np.testing.assert_allclose(paths[0].get_ydata(), expected[0, :, 0, 0])
     assert ax.get_ylabel() == "lengthscales of layer 1"
     assert plots.plot_traces(surface).get_ylabel() == "lengthscales of layer 3"
@@ -126,6 +159,7 @@ def test_traces_of_other_parameters(surface):
 def test_hidden_nodes_stand_over_the_inputs(surface):
     axes = plots.plot_hidden(surface)
     assert axes.shape == (2, 2)
+    assert len(axes[0, 1].get_legend().get_texts()) == len(axes[0, 1].lines)
     assert axes[1, 1].get_xlabel() == "depth" and axes[1, 0].get_ylabel() == "node 2"
     ensemble = surface._parts[0].trained.ensemble
     best = int(np.argmax(surface.weights_[:4]))
@@ -180,6 +214,10 @@ def test_axes_that_are_given_are_used(line, surface):
         (lambda e: plots.plot_slices(e, output=2), "output is 2; it must be between 0 and 1"),
         (lambda e: plots.plot_slices(e, output=True), "output is True"),
         (lambda e: e.plot_diagnostics(output=True), "output is True"),
+        (lambda e: plots.plot_slices(e, output="colour"), "or one of 'force', 'heat'"),
+        (lambda e: plots.plot_slices(e, output=1.5), "output is 1.5"),
+        (lambda e: plots.plot_traces(e, 0, "log_density"), "log_density has no layer"),
+        (lambda e: plots.plot_surface(e, inputs="width"), "or two of 'width', 'depth'"),
         (lambda e: plots.plot_surface(e, inputs=(0, 0)), "two different numbers below 2"),
         (lambda e: plots.plot_surface(e, inputs=(0, 5)), "two different numbers below 2"),
     ],

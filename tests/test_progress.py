@@ -141,7 +141,8 @@ def test_fitting_works_in_another_thread(problem):
 # --- the line ------------------------------------------------------------------------------------
 
 
-def test_progress_is_shown_when_asked_for(problem, capsys):
+def test_progress_is_shown_when_asked_for(problem, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     DGP(n_iter=5, **(SMALL | {"verbose": True})).fit(*problem)
     written = capsys.readouterr()
     assert written.out == ""
@@ -171,6 +172,27 @@ def test_the_line_tells_share_and_time_left(monkeypatch):
     progress = Progress("training", 8, False)
     progress.advance(6)
     assert progress.line() == "training " + "█" * 18 + "░" * 6 + "  75%  30 s, 10 s left"
+
+
+def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(monkeypatch, capsys):
+    clock = [100.0]
+    monkeypatch.setattr("deepemu._progress.time.monotonic", lambda: clock[-1])
+    with Progress("training", 8, True) as progress:
+        for now in (104.0, 110.0, 112.0, 119.0):
+            clock.append(now)
+            progress.advance(2)
+    assert capsys.readouterr().err == (
+        "training: 50% done, 10 s, 10 s left\ntraining: 100% done, 19 s, 0 s left\n"
+    )
+
+
+def test_a_terminal_gets_one_line_that_is_written_over(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    with Progress("training", 2, True) as progress:
+        progress.advance()
+        progress.advance()
+    written = capsys.readouterr().err
+    assert written.count("\n") == 1 and written.count("\r") == 2
 
 
 def test_the_line_ends_when_training_breaks_off(capsys):

@@ -1,6 +1,7 @@
 """Files that appear whole or not at all."""
 
 import os
+import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -24,6 +25,8 @@ def replacing(path: PathLike) -> Iterator[IO[bytes]]:
             yield file
             file.flush()
             os.fsync(file.fileno())
+        if target.exists():
+            shutil.copymode(target, beside)  # who may read it stays as the user has set it
         beside.replace(target)
     except OSError as error:
         if error.errno is None:

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 SMALLEST_BUCKET = 16
 # Streams of keys: the same seed may train an emulator, leave folds out and draw from it.
-TRAIN_STREAM, DRAW_STREAM, FOLD_STREAM, KEEP_STREAM = range(4)
+TRAIN_STREAM, DRAW_STREAM, FOLD_STREAM, KEEP_STREAM, WARM_UP_STREAM = range(5)
 
 # Blocks of test rows in a chunk, and rows of a block: the values of a tile of pairs at the rows of
 # a block stay in a CPU's second-level cache, and keep a GPU busy. A program runs the blocks that

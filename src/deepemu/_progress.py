@@ -9,21 +9,28 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 BAR_WIDTH = 24
+SECONDS_BETWEEN_LINES = 10.0
 
 
 class Progress:
-    """Writes ``label ████░░ 40 % 3 s left`` to standard error, over itself."""
+    """Writes ``label ████░░ 40 % 3 s left`` to standard error.
+
+    On a terminal over itself; in a log a line without the bar every ten seconds, and at the end.
+    """
 
     def __init__(self, label: str, total: int, shown: bool) -> None:
         self._label, self._total, self._shown = label, total, shown
         self._done = 0
-        self._began = time.monotonic()
+        self._on_terminal = shown and sys.stderr.isatty()
+        self._began = self._last_line = time.monotonic()
 
     def advance(self, amount: int = 1) -> None:
         self._done += amount
-        if self._shown:
-            sys.stderr.write("\r" + self.line() + "\x1b[K")
-            sys.stderr.flush()
+        if self._on_terminal:
+            self._write("\r" + self.line() + "\x1b[K")
+        elif self._shown and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
+            self._last_line = time.monotonic()
+            self._write(self.plain_line() + "\n")
 
     def reach(self, done: int, total: int) -> None:
         """Stand at ``done`` of a new total."""
@@ -35,20 +42,31 @@ class Progress:
         self._total -= amount
 
     def line(self) -> str:
-        share = min(self._done / max(self._total, 1), 1.0)
-        filled = round(share * BAR_WIDTH)
-        spent = time.monotonic() - self._began
-        left = spent / share - spent if share > 0 else 0.0
+        filled = round(self._share() * BAR_WIDTH)
         bar = "█" * filled + "░" * (BAR_WIDTH - filled)
-        return f"{self._label} {bar} {share:4.0%}  {spent:.0f} s, {left:.0f} s left"
+        return f"{self._label} {bar} {self._share():4.0%}  {self._times()}"
+
+    def plain_line(self) -> str:
+        return f"{self._label}: {self._share():.0%} done, {self._times()}"
+
+    def _share(self) -> float:
+        return min(self._done / max(self._total, 1), 1.0)
+
+    def _times(self) -> str:
+        spent = time.monotonic() - self._began
+        left = spent / self._share() - spent if self._share() > 0 else 0.0
+        return f"{spent:.0f} s, {left:.0f} s left"
+
+    def _write(self, text: str) -> None:
+        sys.stderr.write(text)
+        sys.stderr.flush()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         if self._shown:
-            sys.stderr.write("\n")
-            sys.stderr.flush()
+            self._write("\n" if self._on_terminal else self.plain_line() + "\n")
 
 
 def wants_progress(verbose: bool | None) -> bool:

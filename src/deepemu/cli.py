@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from scipy.special import ndtri
 
 from deepemu import page, tables
 from deepemu._atomic import require_writable
-from deepemu._progress import Progress, wants_progress
+from deepemu._progress import Progress
 from deepemu._runtime import use_compilation_cache
 from deepemu.automatic import Emulator
 from deepemu.core import kernels
@@ -35,7 +35,7 @@ from deepemu.persistence import load, save
 from deepemu.tables import Columns, Table
 
 SUFFIX = ".deepemu"
-UNUSABLE, INTERRUPTED = 1, 130
+UNUSABLE, WRONG_ARGUMENTS, INTERRUPTED = 1, 2, 130
 ADDED = ("mean", "std", "lower", "upper")
 
 DESCRIPTION = """\
@@ -51,6 +51,44 @@ done, 1 a file or its contents cannot be used, 2 wrong arguments, 130 interrupte
 trained is kept). Compiled programs are kept in your cache folder (deepemu/xla in $XDG_CACHE_HOME
 or ~/.cache): later runs start faster.
 """
+
+EXAMPLES = {
+    "fit": """\
+examples:
+  deepemu fit runs.csv --output y                          compare structures, write runs.deepemu
+  deepemu fit runs.csv --output drag lift --inputs mach alpha -o wing.deepemu
+  deepemu fit runs.csv --output y --noise                  the simulator is random
+  deepemu fit runs.csv --output y --model dgp --depth 3    one deep structure, no comparison
+""",
+    "predict": """\
+examples:
+  deepemu predict pump.deepemu new.csv -o out.csv          new.csv with four columns more
+  deepemu predict pump.deepemu new.csv --level 0.5         to the terminal, with 50 % intervals
+
+The columns y_mean, y_std, y_lower and y_upper are added for an output y; all others are kept.
+""",
+    "validate": """\
+examples:
+  deepemu validate pump.deepemu                            runs of the fit, each without it
+  deepemu validate pump.deepemu later.csv                  runs that were made afterwards
+
+NRMSEP is the root-mean-square error divided by the range of the output; CRPS is the mean absolute
+error of a prediction that owns up to its spread, in units of the output. Good intervals of 95 %
+hold about 95 % of the runs.
+""",
+    "info": "example:\n  deepemu info pump.deepemu\n",
+    "report": "example:\n  deepemu report pump.deepemu -o pump.html --title 'Pump, May runs'\n",
+    "demo": "example:\n  deepemu demo\n",
+}
+# What the package's sentences call a setting, and what it is here.
+IN_ARGUMENTS = {
+    "pass nugget='estimate'": "fit with --noise",
+    "(n_chains)": "(--chains)",
+    "max_depth is": "--depth is",
+    "the row where loo() is furthest off": "the run that the report shows furthest off",
+    "(Emulator holds rows out; so": "(--model auto holds rows out; so",
+    "does DGP with stacking=True, four chains": "does --model dgp with four chains",
+}
 
 
 def run() -> None:
@@ -86,6 +124,9 @@ def _excused(error: BaseException) -> int:
             sys.stdout = open(os.devnull, "w")
         case OSError():
             _complain(f"{error.filename or 'file'}: {error.strerror or error}.")
+        case _WrongArgumentsError():
+            _complain(str(error))
+            return WRONG_ARGUMENTS
         case DeepemuError() | ValueError() | ImportError():
             _complain(str(error))
         case _ if os.environ.get("DEEPEMU_TRACEBACK"):
@@ -96,6 +137,10 @@ def _excused(error: BaseException) -> int:
                 "what DEEPEMU_TRACEBACK=1 in the environment shows."
             )
     return UNUSABLE
+
+
+class _WrongArgumentsError(DeepemuError):
+    """Arguments that are right one by one and do not go together."""
 
 
 Found = tuple[str, dict[str, Any]]
@@ -115,15 +160,17 @@ def _keep_programs() -> None:
 
 def fit(options: argparse.Namespace) -> Found:
     """Learn from a table of runs and keep the emulator in a file."""
-    table = tables.read(options.runs)
+    estimator, table = _estimator(options), tables.read(options.runs)
     inputs = _inputs(table, options.inputs, options.output)
     x, y = table.numbers(inputs), table.numbers(options.output)
+    if len(table) == 1:
+        raise FileError(f"{options.runs} has one run; a fit needs at least two different ones.")
     target = options.emulator or Path(options.runs).with_suffix(SUFFIX)
     _require_other(target, options.runs)
     require_writable(target)
     _say(options, f"fitting {len(x)} runs of {len(inputs)} input(s) ...")
     began = time.monotonic()
-    emulator = _estimator(options).fit(x, y[:, 0] if y.shape[1] == 1 else y)
+    emulator = estimator.fit(x, y[:, 0] if y.shape[1] == 1 else y)
     emulator.name_columns(inputs, options.output)
     save(emulator, target)
     seconds = time.monotonic() - began
@@ -137,6 +184,7 @@ def predict(options: argparse.Namespace) -> Found:
     emulator, table = load(options.emulator), tables.read(options.new)
     if options.predictions is not None:
         _require_other(options.predictions, options.new, options.emulator)
+        tables.require_format(options.predictions)
         require_writable(options.predictions)
     x = table.numbers(emulator.input_names)
     _require_new_columns(emulator, table)
@@ -187,8 +235,7 @@ def report(options: argparse.Namespace) -> Found:
     target = options.page or options.emulator.with_suffix(".html")
     _require_other(target, options.emulator)
     require_writable(target)
-    shown = wants_progress(False if options.quiet or options.json else None)
-    with Progress("predicting", 1, shown) as progress:
+    with Progress("predicting", 1, _tells(options)) as progress:
         page.write(emulator, target, options.title or options.emulator.stem, progress.reach)
     return f"wrote {target}", {"file": str(target)}
 
@@ -196,6 +243,8 @@ def report(options: argparse.Namespace) -> Found:
 def demo(options: argparse.Namespace) -> Found:
     """Write a small example and run the commands on it."""
     folder = Path(options.folder)
+    if options.folder.startswith("-"):
+        raise FileError(f"{folder} looks like an option; name a folder without the dash.")
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()):
         raise FileError(f"{folder} is not empty; name a new folder for the example.")
@@ -235,23 +284,28 @@ def _inputs(table: Table, inputs: Sequence[str] | None, outputs: Sequence[str]) 
     return chosen
 
 
+MODELS: dict[str, type[BaseEmulator]] = {"auto": Emulator, "dgp": DGP, "gp": GP}
+
+
 def _estimator(options: argparse.Namespace) -> BaseEmulator:
-    given: dict[str, Any] = {
-        "n_chains": options.chains,
-        "n_iter": options.iterations,
-        "nugget": "estimate" if options.noise else None,
-        "random_state": options.seed,
-        "device": options.device,
-        "verbose": False if options.quiet or options.json else None,
-    }
-    kind, more = {
-        "auto": (Emulator, {"max_depth": options.depth}),
-        "dgp": (DGP, {"depth": options.depth, "kernel": options.kernel}),
-        "gp": (GP, {"kernel": options.kernel}),
-    }[options.model]
+    kind = MODELS[options.model]
     known = kind().get_params()
-    settings = {k: v for k, v in (given | more).items() if v is not None and k in known}
-    return kind(**settings)
+    asked = {
+        "max_depth" if options.model == "auto" else "depth": ("--depth", options.depth),
+        "kernel": ("--kernel", options.kernel),
+        "n_chains": ("--chains", options.chains),
+        "n_iter": ("--iterations", options.iterations),
+        "nugget": ("--noise", "estimate" if options.noise else None),
+    }
+    given = {name: each for name, each in asked.items() if each[1] is not None}
+    for name, (argument, _) in given.items():
+        if name not in known:
+            raise _WrongArgumentsError(
+                f"{argument} does not go with --model {options.model}; leave one of them out."
+            )
+    always = {"random_state": options.seed, "device": options.device, "verbose": _tells(options)}
+    settings = {name: value for name, (_, value) in given.items()}
+    return kind(**settings, **{name: each for name, each in always.items() if name in known})
 
 
 def _require_other(target: Path, *sources: Path) -> None:
@@ -348,7 +402,7 @@ def _print(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> Non
     if options.json:
         print(json.dumps(_without_nan(facts), default=str, allow_nan=False))
     elif not options.quiet or _is_asked_for(options):
-        print(_printable(text))
+        print(_printable(_in_arguments(text)))
 
 
 def _is_asked_for(options: argparse.Namespace) -> bool:
@@ -357,13 +411,25 @@ def _is_asked_for(options: argparse.Namespace) -> bool:
     return to_the_terminal or options.command in (info, validate)
 
 
+def _tells(options: argparse.Namespace) -> bool:
+    """Whether the command says what it is doing."""
+    return not (options.quiet or options.json)
+
+
 def _say(options: argparse.Namespace, line: str) -> None:
-    if not (options.quiet or options.json):
-        print(line, flush=True)
+    if _tells(options):
+        print(_printable(_in_arguments(line)), flush=True)
 
 
 def _complain(sentence: str) -> None:
-    print(_printable(f"deepemu: {' '.join(sentence.split())}"), file=sys.stderr)
+    print(_printable(f"deepemu: {' '.join(_in_arguments(sentence).split())}"), file=sys.stderr)
+
+
+def _in_arguments(text: str) -> str:
+    """The package's advice, with the arguments of the command for those of its functions."""
+    for setting, argument in IN_ARGUMENTS.items():
+        text = text.replace(setting, argument)
+    return text
 
 
 def _printable(text: str) -> str:
@@ -401,8 +467,16 @@ def _warnings_in_one_line() -> Iterator[list[Warning | str]]:
 # --- arguments -------------------------------------------------------------------------------
 
 
+class _Parser(argparse.ArgumentParser):
+    """Knows that ``--output y runs.csv`` takes the table for a column."""
+
+    def error(self, message: str) -> NoReturn:
+        forgotten = message.endswith("required: runs")
+        super().error(message + (" (the table stands before --output)" if forgotten else ""))
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         "deepemu", description=DESCRIPTION, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
@@ -421,7 +495,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _command(commands: Any, function: Callable[..., Found]) -> argparse.ArgumentParser:
     words = str(function.__doc__)
-    parser = commands.add_parser(function.__name__, help=words, description=words)
+    parser = commands.add_parser(
+        function.__name__, help=words, description=words, epilog=EXAMPLES[function.__name__],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
     parser.set_defaults(command=function)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
     parser.add_argument(
@@ -437,14 +514,23 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     add("--inputs", nargs="+", metavar="COLUMN", help="columns to learn from (default: all others)")
     add("-o", dest="emulator", type=Path, help=f"file to write (default: the table's name{SUFFIX})")
     what = "auto compares plain and deep Gaussian processes (default); dgp is deep, gp plain"
-    add("--model", choices=("auto", "dgp", "gp"), default="auto", help=what)
-    add("--depth", type=_whole, help="layers: of dgp, or the most that auto tries (default: 2)")
-    add("--kernel", choices=kernels.NAMES, help="of dgp and gp (default: matern52)")
+    add("--model", choices=tuple(MODELS), default="auto", help=what)
+    add("--depth", type=_whole, help="layers of dgp, or the most that auto tries (default: 2)")
+    add(
+        "--kernel", choices=kernels.NAMES,
+        help="how smooth the outputs are, for dgp and gp (default: matern52)",
+    )  # fmt: skip
     add("--noise", action="store_true", help="the simulator is noisy: estimate how much")
     add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
     add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
-    add("--seed", type=_seed, default=0, help="of all random numbers (default: 0)")
-    add("--device", choices=("auto", "cpu", "gpu"), default="auto")
+    add(
+        "--seed", type=_seed, default=0,
+        help="the same seed gives the same emulator; another, other random numbers (default: 0)",
+    )  # fmt: skip
+    add(
+        "--device", choices=("auto", "cpu", "gpu"), default="auto",
+        help="auto takes a GPU where there is one and the fit is large enough for it (default)",
+    )  # fmt: skip
 
 
 def add_predict(parser: argparse.ArgumentParser) -> None:
@@ -452,7 +538,12 @@ def add_predict(parser: argparse.ArgumentParser) -> None:
     add("emulator", type=Path, help="a file of fit")
     add("new", type=Path, help="CSV or Parquet table with the input columns")
     add("-o", dest="predictions", type=Path, help="table to write (default: CSV to the terminal)")
-    add("--level", type=_share, default=0.95, help="of the intervals (default: 0.95)")
+    add(
+        "--level",
+        type=_share,
+        default=0.95,
+        help="share of runs that the intervals should hold (default: 0.95)",
+    )
 
 
 def add_validate(parser: argparse.ArgumentParser) -> None:
@@ -465,7 +556,7 @@ def add_report(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-o", dest="page", type=Path, help="page to write (default: the same, .html)"
     )
-    parser.add_argument("--title", help="of the page (default: the file's name)")
+    parser.add_argument("--title", help="heading of the page (default: the file's name)")
 
 
 def _whole(text: str) -> int:

@@ -6,7 +6,6 @@ from abc import ABCMeta, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -328,34 +327,39 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         constant = constant_columns(data.y)
         return (*found, *(f"All outputs {data.output_names[k]} are equal." for k in constant))
 
-    def plot_diagnostics(self, output: int = 0) -> "Figure":
+    def plot_diagnostics(self, output: int | str = 0) -> "Figure":
         """Left-out predictions against the training outputs, and what the chains did, as a figure.
 
         Predictions are those of rows that were held out, or of closed-form leave-one-out where none
-        were; the title says which.
+        were; the title says which. The ``output`` is a number, from 0, or a name.
         Needs matplotlib. The figure is shown by a notebook, or saved by its ``savefig``.
         """
-        self._require_output(output)
+        k = self._output_number(output)
         held_out = self._stacked.held_out is not None
         left_out = self._held_out() if held_out else self._closed_form_loo()
         mean, std = (np.reshape(each, self._data.y.shape) for each in left_out)
         structures = self.summary().lines[:-1]
         deep = max(self._deep_votes(), key=lambda voter: voter[1].sum(), default=None)
         return plotting.plot_diagnostics(
-            self._data.y[:, output], mean[:, output], std[:, output],
+            self._data.y[:, k], mean[:, k], std[:, k],
             weights=[line.weight for line in structures],
             labels=[line.label for line in structures],
             predictions="Held-out" if held_out else "Conditional leave-one-out",
+            output=self.output_names[k],
             **({} if deep is None else _late_trace(deep[0])),
         )  # fmt: skip
 
-    def _require_output(self, output: int) -> None:
+    def _output_number(self, output: int | str) -> int:
+        """The place of an output that is given by number or by name."""
         check_is_fitted(self, "ensembles_")
-        whole = isinstance(output, Integral) and not isinstance(output, bool)
-        if not whole or output not in range(self.n_outputs_):
+        names = self.output_names
+        place = names.index(output) if output in names else output
+        if isinstance(place, bool) or place not in range(len(names)):
             raise InputError(
-                f"output is {output!r}; it must be between 0 and {self.n_outputs_ - 1}."
+                f"output is {output!r}; it must be between 0 and {len(names) - 1}, or one of "
+                f"{', '.join(map(repr, names))}."
             )
+        return int(place)
 
     def prediction_convergence(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Whether the deep chains agree about the rows of X: split R-hat and effective sample size.

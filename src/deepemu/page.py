@@ -37,7 +37,15 @@ def write(emulator: BaseEmulator, path: PathLike, title: str, tell: Tell = lambd
 def html(emulator: BaseEmulator, title: str, tell: Tell = lambda *_: None) -> str:
     """The page; names and titles stand in it as data, never as markup."""
     template = files("deepemu").joinpath("page.html").read_text(encoding="utf-8")
-    data = json.dumps(contents(emulator, title, tell), allow_nan=False)
+    with np.errstate(over="ignore", invalid="ignore"):
+        shown = contents(emulator, title, tell)
+    try:
+        data = json.dumps(shown, allow_nan=False)
+    except ValueError as error:
+        raise InputError(
+            "Outputs or inputs are so large that their sums are no numbers any more; fit them in "
+            "larger units, then write the page."
+        ) from error
     return template.replace("@@DATA@@", data.replace("<", "\\u003c"))
 
 
@@ -55,6 +63,7 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         "title": title,
         "kind": type(emulator).__name__,
         "runs": len(emulator.training_inputs),
+        "scored": summary.n_rows,
         "inputs": _columns(emulator.input_names, emulator.training_inputs),
         "outputs": _columns(emulator.output_names, emulator.training_outputs),
         "leftOut": _left_out(emulator),

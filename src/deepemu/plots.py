@@ -1,8 +1,8 @@
 """Figures of a fitted emulator: functions that draw on Axes and return them.
 
-All take an ``ax`` (or make a figure of their own, which pyplot knows), label axes with the names of
-the columns, and use colours that the common kinds of colour blindness leave apart. Matplotlib is
-imported when a figure is asked for.
+All take an ``ax`` (or make a figure of their own, which pyplot knows), take outputs and inputs by
+number, from 0, or by name, label axes with the names of the columns, and use colours that the
+common kinds of colour blindness leave apart. Matplotlib is imported when a figure is asked for.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ SEQUENTIAL = "cividis"  # even to eyes that see no red or green
 # --- the emulated function -------------------------------------------------------------------
 
 
-def plot_fit(emulator: BaseEmulator, output: int = 0, ax: Axes | None = None) -> Axes:
+def plot_fit(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = None) -> Axes:
     """Mean, 95 % interval and runs of an emulator with one input."""
     n_inputs = len(emulator.input_names)
     if n_inputs != 1:
@@ -72,7 +72,7 @@ def plot_fit(emulator: BaseEmulator, output: int = 0, ax: Axes | None = None) ->
 
 
 def plot_slices(
-    emulator: BaseEmulator, at: ArrayLike | None = None, output: int = 0, axes: Any = None
+    emulator: BaseEmulator, at: ArrayLike | None = None, output: int | str = 0, axes: Any = None
 ) -> np.ndarray:
     """Mean and 95 % interval along each input, the others held ``at`` a point or their medians."""
     k, centre = _output(emulator, output), _centre(emulator, at)
@@ -88,9 +88,9 @@ def plot_slices(
 
 def plot_surface(
     emulator: BaseEmulator,
-    inputs: tuple[int, int] = (0, 1),
+    inputs: tuple[int | str, int | str] = (0, 1),
     at: ArrayLike | None = None,
-    output: int = 0,
+    output: int | str = 0,
     axes: Any = None,
 ) -> np.ndarray:
     """Mean and standard deviation over two inputs, the others held ``at`` a point."""
@@ -116,12 +116,13 @@ def plot_surface(
 # --- how good it is --------------------------------------------------------------------------
 
 
-def plot_left_out(emulator: BaseEmulator, output: int = 0, ax: Axes | None = None) -> Axes:
+def plot_left_out(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = None) -> Axes:
     """Predictions of the training runs, each without it, against the runs, with 95 % intervals."""
     k = _output(emulator, output)
     mean, std = (each[:, k] for each in emulator._left_out_rows())
     ax = plot_predictions(emulator.training_outputs[:, k], mean, std, ax)
-    name(ax, "Left-out runs", emulator.output_names[k], f"{emulator.output_names[k]}, predicted")
+    title = "Runs, each predicted without it"
+    name(ax, title, emulator.output_names[k], f"{emulator.output_names[k]}, predicted")
     return ax
 
 
@@ -188,15 +189,23 @@ def plot_traces(
     require_choice(what, "what", tuple(TRACES))
     part, _ = _heaviest(emulator)
     depth = part.candidate.network.depth
+    if what == "log_density" and layer is not None:
+        raise InputError(f"layer is {layer!r}, but log_density has no layer; leave it out.")
     place = depth - 1 if layer is None else layer
     if not isinstance(place, Integral) or place not in range(depth):
         raise InputError(f"layer is {layer!r}; it must be between 0 and {depth - 1}.")
     paths = trace_in_words(part.trained.trace)[what]
     paths = paths if what == "log_density" else paths[place]
     ax = _axes(ax)
-    for chain, path in enumerate(paths.reshape(*paths.shape[:2], -1)):
-        ax.plot(path, color=OF_CHAINS[chain % len(OF_CHAINS)], linewidth=0.7, alpha=0.7)
-    ax.axvline(paths.shape[1] - part.trained.n_together, color=GREY, linestyle=":", linewidth=1)
+    n_iterations = paths.shape[1]
+    at = np.arange(1, n_iterations + 1)
+    for chain, path in enumerate(paths.reshape(len(paths), n_iterations, -1)):
+        colour = OF_CHAINS[chain % len(OF_CHAINS)]
+        lines = ax.plot(at, path, color=colour, linewidth=0.7, alpha=0.7)
+        lines[0].set_label(f"chain {chain + 1}")
+    first_together = n_iterations - part.trained.n_together + 1
+    ax.axvline(first_together, color=GREY, linestyle=":", linewidth=1, label="all rows")
+    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     ax.set_yscale("linear" if what == "log_density" else "log")
     name(ax, part.candidate.label, "iteration", TRACES[what].format(layer=place + 1))
     return ax
@@ -221,9 +230,11 @@ def plot_hidden(emulator: BaseEmulator, axes: Any = None) -> np.ndarray:
             colour = OF_CHAINS[number % len(OF_CHAINS)]
             style = "-" if d == 1 else "none"
             axes[p, j].plot(x[order, j], latent[order, p], ".", linestyle=style, linewidth=0.8,
-                            markersize=3, color=colour, alpha=0.7)  # fmt: skip
+                            markersize=3, color=colour, alpha=0.7,
+                            label=f"imputation {number + 1}")  # fmt: skip
         below = emulator.input_names[j] if p == width - 1 else ""
         name(axes[p, j], "", below, f"node {p + 1}" if j == 0 else "")
+    axes[0, -1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
     return axes
 
 
@@ -291,18 +302,21 @@ def _draw_band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> No
     ax.plot(x, mean, color=BLUE, linewidth=1.6, label="mean")
 
 
-def _output(emulator: BaseEmulator, output: int) -> int:
-    emulator._require_output(output)
-    return int(output)
+def _output(emulator: BaseEmulator, output: int | str) -> int:
+    return emulator._output_number(output)
 
 
-def _two_inputs(emulator: BaseEmulator, inputs: Sequence[int]) -> tuple[int, int]:
-    d = emulator.n_features_in_
-    chosen = list(inputs) if isinstance(inputs, Sequence) else []
-    inside = all(isinstance(j, Integral) and 0 <= j < d for j in chosen)
-    if len(set(chosen)) != 2 or len(chosen) != 2 or not inside:  # noqa: PLR2004
-        raise InputError(f"inputs is {inputs!r}; it must be two different numbers below {d}.")
-    return int(chosen[0]), int(chosen[1])
+def _two_inputs(emulator: BaseEmulator, inputs: Sequence[int | str]) -> tuple[int, int]:
+    names = emulator.input_names
+    chosen = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else []
+    places = [names.index(each) if each in names else each for each in chosen]
+    inside = all(isinstance(j, Integral) and 0 <= j < len(names) for j in places)
+    if len(set(places)) != 2 or len(places) != 2 or not inside:  # noqa: PLR2004
+        raise InputError(
+            f"inputs is {inputs!r}; it must be two different numbers below {len(names)}, or two "
+            f"of {', '.join(map(repr, names))}."
+        )
+    return int(places[0]), int(places[1])
 
 
 def _centre(emulator: BaseEmulator, at: ArrayLike | None) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,8 @@ BAND = "#D9D9D9"
 Z_95 = float(ndtri(0.975))
 LEVELS = np.append(np.arange(1, 20) / 20, 0.99)
 N_BINS = 10
+TITLE, LABEL = 11, 10  # sizes of letters, in points
+WIDTH_OF_LETTERS = 0.52  # of most, as a share of their size
 
 Panel = Callable[["Axes"], None]
 
@@ -48,16 +51,18 @@ def plot_diagnostics(
     trace: ArrayLike | None = None,
     traced: str = "each chain",
     predictions: str = "Held-out",
+    output: str | None = None,
 ) -> Figure:
     """Held-out outputs against their predictions, and the chains behind them, in one figure.
 
     Four panels need ``y``, ``mean`` and ``std`` only: predictions with 95 % intervals (the title
-    says which ``predictions`` they are), standardised errors, their probability integral transform,
-    and coverage. All entries are pooled, so outputs of different units are better drawn one at a
-    time. A fifth shows ``weights``, one for each of the components named by ``labels``; a sixth the
-    ``trace`` of the log density, (chains, iterations), whose title says what is ``traced`` and
-    gives ``rhat`` (a number, or several by name; unless given, the split R-hat of the second half
-    of the trace). Its vertical axis leaves out what only the first tenth of the iterations reach.
+    says which ``predictions`` they are, the axes name the ``output``), standardised errors, their
+    probability integral transform, and coverage. All entries are pooled, so outputs of different
+    units are better drawn one at a time. A fifth shows ``weights``, one for each of the components
+    named by ``labels``; a sixth the ``trace`` of the log density, (chains, iterations), whose title
+    says what is ``traced`` and gives ``rhat`` (a number, or several by name; unless given, the
+    split R-hat of the second half of the trace). Its vertical axis leaves out what only the first
+    tenth of the iterations reach.
     Grey bands hold 95 % of what right predictions would give, if the outputs were independent.
 
     The figure belongs to the caller alone: pyplot does not know it, so nothing need be closed
@@ -68,8 +73,8 @@ def plot_diagnostics(
     panels: list[Panel] = [
         functools.partial(draw, y=y, mean=mean, std=std)
         for draw in (
-            functools.partial(draw_predictions, what=predictions),
-            _draw_errors,
+            functools.partial(draw_predictions, what=predictions, output=output),
+            functools.partial(_draw_errors, output=output),
             _draw_pit,
             _draw_coverage,
         )
@@ -122,7 +127,12 @@ def _rhat_in_words(rhat: Mapping[str, float] | float) -> str:
 
 
 def draw_predictions(
-    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, what: str = "Held-out"
+    axes: Axes,
+    y: np.ndarray,
+    mean: np.ndarray,
+    std: np.ndarray,
+    what: str = "Held-out",
+    output: str | None = None,
 ) -> None:
     """Predictions with 95 % intervals against the outputs, those outside in another colour."""
     outside = np.abs(standardised_errors(y, mean, std)) > Z_95
@@ -138,10 +148,17 @@ def draw_predictions(
     middle = np.mean(y)
     axes.axline((middle, middle), slope=1.0, color=GREY, linewidth=1, zorder=1)
     axes.legend(fontsize=9, frameon=False, loc="upper left", handletextpad=0.3)
-    name(axes, f"{what} predictions, 95 % intervals", "observed", "predicted")
+    title = f"{what} predictions, 95 % intervals"
+    name(axes, title, _of(output, "observed"), _of(output, "predicted"))
 
 
-def _draw_errors(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+def _of(output: str | None, word: str) -> str:
+    return word if output is None else f"{output}, {word}"
+
+
+def _draw_errors(
+    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, output: str | None = None
+) -> None:
     """Errors that are infinite, of predictions without spread, are drawn at the largest other."""
     errors = standardised_errors(y, mean, std)
     edge = 1.1 * np.max(np.abs(errors[np.isfinite(errors)]), initial=3.0)
@@ -152,7 +169,8 @@ def _draw_errors(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -
     axes.plot(mean[~outside], shown[~outside], "o", color=BLUE, markersize=4, label="inside")
     axes.plot(mean[outside], shown[outside], "s", color=VERMILION, markersize=4, label="outside")
     axes.set_ylim(-1.1 * edge, 1.1 * edge)
-    name(axes, "Standardised errors, band ±1.96", "predicted", "(observed − predicted) / std")
+    predicted = _of(output, "predicted")
+    name(axes, "Standardised errors, band ±1.96", predicted, "(observed − predicted) / std")
 
 
 def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
@@ -205,13 +223,24 @@ def _draw_trace(axes: Axes, trace: np.ndarray, title: str) -> None:
 
 
 def name(axes: Axes, title: str, below: str, beside: str) -> None:
-    """Title and labels, in the style of all figures."""
-    heading = axes.set_title(title, fontsize=11, loc="left")
-    labels = axes.set_xlabel(below, fontsize=10), axes.set_ylabel(beside, fontsize=10)
-    for words in (heading, *labels):
+    """Title and labels, in the style of all figures, in as many lines as they need."""
+    extent, inch = axes.get_window_extent(), axes.figure.dpi
+    wide, high = extent.width / inch, extent.height / inch
+    written = (
+        axes.set_title(_folded(title, wide), fontsize=TITLE, loc="left"),
+        axes.set_xlabel(_folded(below, wide), fontsize=LABEL),
+        axes.set_ylabel(_folded(beside, high), fontsize=LABEL),
+    )
+    for words in written:
         words.set_parse_math(r"\hat" in words.get_text())  # a dollar in a name is a dollar
     axes.tick_params(labelsize=9)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _folded(text: str, inches: float) -> str:
+    """Long names in several lines, so that none is cut at the edge of the figure."""
+    columns = max(int(72.0 * inches / (WIDTH_OF_LETTERS * LABEL)), 12)
+    return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, columns))
 
 
 def _size_of_rows(n_rows: int) -> float:

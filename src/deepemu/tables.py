@@ -18,6 +18,7 @@ _IDENTIFIER = re.compile(r"[+-]?(0\d+|\d{16,})")
 
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
+TEXT = ("", ".csv", ".txt", ".dat")
 LONGEST_LIST = 8
 
 Columns = Mapping[str, Sequence[Any]]
@@ -85,6 +86,8 @@ def _listed(names: Sequence[str]) -> str:
 def read(path: PathLike) -> Table:
     """The table of a CSV file with a header, or of a Parquet file."""
     source = Path(path)
+    if source.is_char_device() or source.is_block_device():
+        raise FileError(f"{path} is a device, which has no end; name a CSV or Parquet file.")
     table = _read_parquet(source) if source.suffix.lower() in PARQUET else _read_csv(source)
     if not len(table):
         raise FileError(f"{path} has a header but no rows; it must have at least one.")
@@ -180,6 +183,13 @@ def _arrow() -> tuple[Any, Any]:
 
 
 # --- writing ---------------------------------------------------------------------------------
+
+
+def require_format(path: PathLike) -> None:
+    """A file must be what its name says that it is."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (*PARQUET, *TEXT):
+        raise FileError(f"{path} would not be a {suffix} file; name it .csv or .parquet.")
 
 
 def write(path: PathLike, columns: Columns) -> None:

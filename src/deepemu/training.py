@@ -16,6 +16,10 @@ from deepemu.folds import HeldOut, pack
 from deepemu.imputation import Keep, Sampling
 from deepemu.validation import Replicates
 
+# Hidden layers start as copies of the inputs. Parameters that are fitted to those, before the
+# layers have taken a shape that explains the outputs, can lead a chain to where the outputs are
+# noise about something smooth, and it stays there: one in six single chains on a step function.
+SWEEPS_BEFORE_FIRST_M_STEP = 50
 BURN_STEPS = 4
 THIN_STEPS = 2
 BLOCK_SECONDS = 0.5
@@ -180,10 +184,9 @@ class Paths:
 
 
 def _all_at_once(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
-    plan = run.plan
-    chains, trace = _iterate(
-        run, 0, plan.n_iter, plan.stops_early, chains, [pack(sites)] * len(chains)
-    )
+    plan, data = run.plan, [pack(sites)] * len(chains)
+    chains = _warmed_up(run, chains, data)
+    chains, trace = _iterate(run, 0, plan.n_iter, plan.stops_early, chains, data)
     n_done = trace.log_density.shape[1]
     return Paths(_settle(run, chains, trace, plan.burn_in), trace, n_done)
 
@@ -195,6 +198,7 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
     chains = [folds.forget(chain, rows) for chain, rows in zip(chains, left_out, strict=True)]
     data = [folds.pack_without(sites, rows) for rows in left_out]
     n_first = max(plan.n_iter - n_last, 1)
+    chains = _warmed_up(run, chains, data)
     chains, apart = _iterate(run, 0, n_first, plan.stops_early, chains, data)
     chains = _settle(run, chains, apart, plan.burn_in)
     chains, held_out = folds.hold_out(run.seed, run.network, plan.sampling, chains, sites, left_out)
@@ -203,6 +207,17 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
     trace = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), apart, together)
     n_together = together.log_density.shape[1]
     return Paths(_settle(run, chains, together, LAST_BURN_IN), trace, n_together, held_out)
+
+
+def _warmed_up(run: Run, chains: list[sem.Chain], data: list[Data]) -> list[sem.Chain]:
+    """Chains whose hidden layers have been imputed with the first parameters."""
+    plan = run.plan
+    keys = _boundary.keys(len(chains), run.seed, _boundary.WARM_UP_STREAM)
+    effort = _boundary.effort(SWEEPS_BEFORE_FIRST_M_STEP, 0, plan.sampling.bracket, True)
+    chains, _ = _boundary.train_block(
+        keys, run.network, plan.sampling.schedule, effort, chains, data, 0, 1, lambda _: None
+    )
+    return chains
 
 
 def _iterate(
