@@ -15,7 +15,8 @@ imputation with the settings of the paper; ``fb`` samples the parameters too, wi
 and one chain; ``default`` is ``DGP()``, several chains that vote; ``emulator`` is ``Emulator()``.
 With ``--device gpu`` the trials of ``si`` and ``si-ic`` are the chains of one fit each, in step;
 times are not measured then.
-``dsvi`` is GPflux, by the interpreter of ``--gpflux-python``; where there is none a line says so.
+``dsvi`` is GPflux, by the interpreter of ``--gpflux-python``; ``deepgp`` is the R package, where
+Rscript finds it. Where one is missing a line says so, and the rest is run.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from __future__ import annotations
 import argparse
 import copy
 import csv
+import functools
 import json
 import multiprocessing
 import os
 import platform
+import shutil
 import subprocess
 import sys
 import time
@@ -40,6 +43,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from _report import machine
 from _timing import timed
+from peers import answer_of
 from problems import DATA, load_design
 
 HERE = Path(__file__).resolve().parent
@@ -50,6 +54,7 @@ QUICK_SHARE = 0.1
 # Trials of one structure that a process runs, so that it starts and compiles once for them.
 TOGETHER = {"step": 10}
 TOGETHER_ELSEWHERE = 2
+LONGEST_PEER = 7200.0  # seconds that a trial of another package may take
 ROUND = 10  # trials of everything before the next ones of anything
 
 
@@ -70,12 +75,12 @@ EXPERIMENTS = {
     "engine": Experiment(40, (2, 3, 4)),
 }
 OURS = ("gp", "si", "si-ic", "fb", "default", "emulator")
-PEERS = ("dsvi",)
+PEERS = ("dsvi", "deepgp")
 IN_STEP = ("si", "si-ic")  # one chain a trial: trials may be the chains of one fit
 METHODS = (*OURS, *PEERS)
 WITHOUT_DEPTH = ("gp", "emulator")
 # The paper has no deeper ones, because deepgp has none; ours is kept to the same.
-DEEPEST = {"fb": 3}
+DEEPEST = {"fb": 3, "deepgp": 3}
 # One sweep and one move of the parameters an iteration, as in deepgp, with its burn-in.
 FULL_BAYES = {"inference": "full_bayes", "n_iter": 8000, "n_sweeps": 1, "n_scoring": 1}
 
@@ -309,16 +314,42 @@ def drawn(found: Sequence[Stored]) -> dict[str, np.ndarray]:
 
 def peer_command(trial: Trial, options: argparse.Namespace) -> list[str] | None:
     """What runs a trial of another package, or None where it is not installed."""
+    if trial.method == "deepgp":
+        if not has_deepgp():
+            return None
+        folder = as_text(trial.problem, options.folder / "designs")
+        script = str(HERE / "_peer_deepgp.R")
+        return ["Rscript", script, str(folder), str(trial.depth), str(trial.number)]
     if options.gpflux_python is None:
         return None
     job = json.dumps(trial._asdict())
     return [str(options.gpflux_python), str(HERE / "_peer_gpflux.py"), job]
 
 
-def run_peer(trial: Trial, command: Sequence[str], folder: Path) -> list[Trial]:
-    """Scored here, from the moments in the last line that the peer prints."""
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    answer = json.loads(done.stdout.splitlines()[-1])
+@functools.cache
+def has_deepgp() -> bool:
+    if shutil.which("Rscript") is None:
+        return False
+    asked = subprocess.run(["Rscript", "-e", "library(deepgp)"], capture_output=True, check=False)
+    return asked.returncode == 0
+
+
+def as_text(problem: str, folder: Path) -> Path:
+    """The folder with the design as tables without headers, for programs that are not Python."""
+    folder = folder / problem
+    folder.mkdir(parents=True, exist_ok=True)
+    data = load_design(problem, DESIGN)
+    for name in ("X", "y", "X_test"):
+        np.savetxt(folder / f"{name}.csv", getattr(data, name), delimiter=",", fmt="%.17g")
+    return folder
+
+
+def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
+    """Scored here, from the moments in the last line that the peer prints; a failure is told."""
+    answer = answer_of(command, LONGEST_PEER)
+    if "error" in answer:
+        print(f"{trial.name} failed: {answer['error']}", flush=True)
+        return []
     moments = (np.array(answer.pop(name)) for name in ("mean", "std"))
     facts = {"package": answer.pop("version"), **machine_words()}
     store(folder, trial, answer, facts, *moments)
@@ -354,20 +385,18 @@ def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> None:
                 finished = job.result()
                 n_done += len(finished)
                 minutes = (time.perf_counter() - start) / 60
-                print(
-                    f"[{n_done}/{len(ours) + len(commands)}] {minutes:.1f} min: "
-                    f"{finished[0].name} and {len(finished) - 1} more",
-                    flush=True,
+                named = (
+                    f"{finished[0].name} and {len(finished) - 1} more" if finished else "nothing"
                 )
+                total = len(ours) + len(commands)
+                print(f"[{n_done}/{total}] {minutes:.1f} min: {named}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print("stopped; run the same command to go on", file=sys.stderr)
             raise
 
 
-def peer_commands(
-    trials: Sequence[Trial], options: argparse.Namespace
-) -> dict[Trial, Sequence[str]]:
+def peer_commands(trials: Sequence[Trial], options: argparse.Namespace) -> dict[Trial, list[str]]:
     found = {trial: peer_command(trial, options) for trial in trials}
     for method in dict.fromkeys(trial.method for trial, command in found.items() if not command):
         print(f"{method} is not installed here and is left out", flush=True)

@@ -30,6 +30,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 NAMES = {
     "gp": "GP",
     "fb": "FB",
+    "deepgp": "FB, deepgp",
     "dsvi": "DSVI",
     "si": "SI",
     "si-ic": "SI-IC",
@@ -40,7 +41,7 @@ NAMES = {
 COLOURS = dict(
     zip(
         NAMES,
-        ("#555555", "#E69F00", "#CC79A7", "#56B4E9", "#0072B2", "#009E73", "#D55E00"),
+        ("#555555", "#E69F00", "#F0E442", "#CC79A7", "#56B4E9", "#0072B2", "#009E73", "#D55E00"),
         strict=True,
     )
 )

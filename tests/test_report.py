@@ -104,6 +104,13 @@ def test_the_mixing_of_a_deep_structure_is_reported(fitted):
     assert 0 < mixing.angle <= 2 * np.pi and mixing.evaluations >= 1
 
 
+def test_chains_that_were_added_have_a_line_of_their_own(fitted):
+    part = fitted._parts[0]
+    first, added = report._mixings([part, part])
+    assert added.label == f"{first.label}, chains added"
+    assert dataclasses.replace(added, label=first.label) == first
+
+
 @pytest.mark.parametrize("n_iter", [1, 2, 3])
 def test_short_paths_are_reported_without_a_warning(problem, n_iter):
     """Too short for R-hat; a warning would be an error."""
@@ -273,7 +280,7 @@ def test_predictions_of_chains_are_compared_point_by_point(problem):
             alone = dataclasses.replace(ensemble, weights=np.eye(len(ensemble.weights))[k])
             members.append(_boundary.predict_mixture([alone], core)[0][:, 0])
     draws = np.reshape(members, (5, 4, 3))  # chains, imputations, rows
-    assert np.all(found["rhat"] > 1.0)
+    assert found["rhat"].shape == (3,)  # of so few draws it may be below 1
     np.testing.assert_allclose(found["rhat"], convergence.split_rhat(draws), rtol=1e-6)
     expected = convergence.effective_sample_size(draws)
     np.testing.assert_allclose(found["effective_sample_size"], expected, rtol=1e-6)

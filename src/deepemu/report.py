@@ -99,7 +99,7 @@ def of(parts: Sequence[Part], stacked: Stacked, observed: Observed) -> Report:
     return Report(
         len(observed.y),
         lines,
-        tuple(_mixing(part) for part in parts if part.candidate.network.depth > 1),
+        _mixings([part for part in parts if part.candidate.network.depth > 1]),
         tuple(float(each) for each in stacked.scale),
         None if held_out is None else _prediction_rhat(held_out, stacked.weights),
         float(1.0 / np.sum(stacked.weights**2)),
@@ -172,7 +172,16 @@ def _prediction_rhat(held_out: HeldOut, weights: np.ndarray) -> float | None:
     return float(np.median(np.concatenate(found))) if found else None
 
 
-def _mixing(part: Part) -> Mixing:
+def _mixings(parts: Sequence[Part]) -> tuple[Mixing, ...]:
+    """Chains that were added to those of a structure later have a line of their own."""
+    found: list[Mixing] = []
+    for part in parts:
+        first = all(part.candidate.label != each.label for each in found)
+        found.append(_mixing(part, part.candidate.label + ("" if first else ", chains added")))
+    return tuple(found)
+
+
+def _mixing(part: Part, label: str) -> Mixing:
     trace, chains = part.trained.trace, part.trained.chains
     n_iterations = trace.log_density.shape[1]
     first = n_iterations - max(part.trained.n_together // 2, 1)
@@ -183,7 +192,7 @@ def _mixing(part: Part) -> Mixing:
     n_updates = _updates_in_a_sweep(part.candidate)
     evaluations = [s.evaluations / max(float(s.sweeps) * n_updates, 1.0) for s in states]
     return Mixing(
-        part.candidate.label,
+        label,
         n_iterations,
         max((float(np.max(split_rhat(path))) for path in moving), default=np.nan),
         min((float(np.min(effective_sample_size(path))) for path in moving), default=np.nan),

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import numpy as np
 import paper
@@ -123,6 +124,47 @@ def test_a_peer_that_is_missing_is_left_out_with_a_line(capsys):
     trials = [Trial("vega", "dsvi", 2, 0), Trial("vega", "dsvi", 3, 0)]
     assert paper.peer_commands(trials, options) == {}
     assert capsys.readouterr().out == "dsvi is not installed here and is left out\n"
+
+
+@pytest.fixture
+def r_that_knows_deepgp(tmp_path, monkeypatch):
+    """A program in the place of Rscript that predicts as many zeros as there are test points."""
+    program = tmp_path / "bin" / "Rscript"
+    program.parent.mkdir()
+    program.write_text(
+        "#!/bin/sh\n"
+        'if [ "$1" = -e ]; then exit 0; fi\n'
+        'if [ "$4" = 7 ]; then echo "no memory" >&2; exit 3; fi\n'
+        'zeros=$(sed "s/.*/0/" "$2/X_test.csv" | paste -sd ,)\n'
+        'ones=$(sed "s/.*/1/" "$2/X_test.csv" | paste -sd ,)\n'
+        'echo "{\\"mean\\": [$zeros], \\"std\\": [$ones],'
+        ' \\"fit_cpu_s\\": $3, \\"version\\": \\"deepgp 1\\"}"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    paper.has_deepgp.cache_clear()
+    yield
+    paper.has_deepgp.cache_clear()
+
+
+@pytest.mark.usefixtures("r_that_knows_deepgp", "small_design")
+def test_deepgp_is_given_the_design_and_scored_here(tmp_path, capsys):
+    options = paper.options_of(["--folder", str(tmp_path)])
+    trials = [Trial("step", "deepgp", 3, 5), Trial("step", "deepgp", 3, 7)]
+    found = paper.peer_commands(trials, options)
+    assert [paper.run_peer(trial, found[trial], tmp_path) for trial in trials] == [trials[:1], []]
+    assert "step-deepgp-3-007 failed: exit status 3: no memory" in capsys.readouterr().out
+    ((record, mean, std),) = paper.stored(tmp_path)
+    assert (record["package"], record["fit_cpu_s"]) == ("deepgp 1", 3)
+    assert mean.shape == std.shape == DESIGN.y_test.shape
+    assert record["nrmsep"] == pytest.approx(0.5)  # of a step between -1 and 1
+    np.testing.assert_array_equal(
+        np.loadtxt(tmp_path / "designs" / "step" / "X.csv"), DESIGN.X[:, 0]
+    )
+
+
+def test_deepgp_goes_no_deeper_than_three_layers():
+    assert paper.depths("vega", "deepgp") == (2, 3)
 
 
 # --- tables and figures --------------------------------------------------------------------------
