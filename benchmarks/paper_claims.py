@@ -2,6 +2,7 @@
 
     python benchmarks/paper_claims.py                   # a table in Markdown
     python benchmarks/paper_claims.py --results build   # of your own run
+    python benchmarks/paper_claims.py --page docs/paper.md   # into the page, between its marks
 
 A claim about errors compares the NRMSEP of trials by a rank test at 5 %: it is confirmed if the
 difference is clear and of the stated sign. One about standard deviations looks at the best trial
@@ -294,11 +295,29 @@ def scores_in_markdown(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
+TABLES = {"scores": scores_in_markdown, "claims": markdown}
+
+
+def filled_in(page: str, results: Results) -> str:
+    """The page with new tables between its marks, ``<!-- claims -->`` and ``<!-- end -->``."""
+    for mark, table in TABLES.items():
+        before, opening, rest = page.partition(f"<!-- {mark} -->\n")
+        _, closing, after = rest.partition("<!-- end -->")
+        page = f"{before}{opening}\n{table(results)}\n{closing}{after}"
+    return page
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--results", type=Path, default=DATA, help="folder of the table")
-    results = read(parser.parse_args(arguments).results)
-    print(markdown(results), scores_in_markdown(results), sep="\n", end="")
+    parser.add_argument("--page", type=Path, help="file to put the tables into")
+    options = parser.parse_args(arguments)
+    results = read(options.results)
+    if options.page is None:
+        print(*(table(results) for table in TABLES.values()), sep="\n", end="")
+    else:
+        page = options.page.read_text(encoding="utf-8")
+        options.page.write_text(filled_in(page, results), encoding="utf-8")
 
 
 if __name__ == "__main__":
