@@ -18,7 +18,10 @@ fitted_network <- function(X, y, depth) {
   trim(chain, BURN_IN, THINNING)
 }
 
-numbers <- function(values) paste(sprintf("%.17g", values), collapse = ", ")
+# JSON has no number that is not finite; null has no score, and is told.
+numbers <- function(values) {
+  paste0("[", paste(ifelse(is.finite(values), sprintf("%.17g", values), "null"), collapse = ", "), "]")
+}
 
 main <- function(folder, depth, seed) {
   set.seed(seed)
@@ -29,11 +32,12 @@ main <- function(folder, depth, seed) {
   fit_s <- system.time(network <- fitted_network(X, (y - centre) / spread, depth))
   X_test <- table_of(folder, "X_test.csv")
   predict_s <- system.time(found <- predict(network, X_test, cores = 1))
-  cat(sprintf(
-    '{"mean": [%s], "std": [%s], "fit_cpu_s": %.17g, "predict_cpu_s": %.17g, "version": "deepgp %s"}\n',
-    numbers(centre + spread * found$mean), numbers(spread * sqrt(found$s2)),
-    sum(fit_s[c("user.self", "sys.self")]), sum(predict_s[c("user.self", "sys.self")]),
-    packageVersion("deepgp")
+  cpu <- function(spent) sprintf("%.17g", sum(spent[c("user.self", "sys.self")]))
+  cat(paste0(
+    '{"mean": ', numbers(centre + spread * found$mean),
+    ', "std": ', numbers(spread * sqrt(found$s2)),
+    ', "fit_cpu_s": ', cpu(fit_s), ', "predict_cpu_s": ', cpu(predict_s),
+    ', "version": "deepgp ', packageVersion("deepgp"), '"}\n'
   ))
 }
 

@@ -25,6 +25,7 @@ import argparse
 import copy
 import csv
 import functools
+import hashlib
 import json
 import multiprocessing
 import os
@@ -208,12 +209,16 @@ def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
 
     Chains of ``DGP.paper`` know nothing of each other, so that each is a trial.
     """
+    import jax
+
     first, data = trials[0], load_design(trials[0].problem, DESIGN)
     model = estimator(first).set_params(n_chains=len(trials), device="gpu")
     model.fit(data.X, data.y)
+    facts = versions() | {"device": "gpu"}
+    facts["machine"] = f"{jax.devices('gpu')[0].device_kind}, {facts['machine']}"
     for trial, alone in zip(trials, chains_of(model), strict=True):
         mean, std = alone.predict(data.X_test, return_std=True)
-        store(folder, trial, {}, versions() | {"device": "gpu"}, mean, std)
+        store(folder, trial, {}, facts, mean, std)
     return list(trials)
 
 
@@ -232,7 +237,19 @@ def versions() -> dict[str, str]:
 
     import deepemu
 
-    return {"package": f"deepemu {deepemu.__version__}, jax {jax.__version__}", **machine_words()}
+    packages = f"deepemu {deepemu.__version__}, jax {jax.__version__}"
+    return {
+        "package": packages,
+        "source": source_digest(Path(deepemu.__file__).parent),
+        **machine_words(),
+    }
+
+
+@functools.cache
+def source_digest(folder: Path) -> str:
+    """Eight digits that tell the sources of two trials apart, where their versions do not."""
+    texts = [path.read_bytes() for path in sorted(folder.rglob("*.py"))]
+    return hashlib.sha256(b"\0".join(texts)).hexdigest()[:8]
 
 
 def machine_words() -> dict[str, str]:
@@ -334,6 +351,7 @@ def has_deepgp() -> bool:
     return asked.returncode == 0
 
 
+@functools.cache
 def as_text(problem: str, folder: Path) -> Path:
     """The folder with the design as tables without headers, for programs that are not Python."""
     folder = folder / problem
@@ -346,13 +364,19 @@ def as_text(problem: str, folder: Path) -> Path:
 
 def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
     """Scored here, from the moments in the last line that the peer prints; a failure is told."""
+    from deepemu.errors import InputError
+
     answer = answer_of(command, LONGEST_PEER)
     if "error" in answer:
         print(f"{trial.name} failed: {answer['error']}", flush=True)
         return []
-    moments = (np.array(answer.pop(name)) for name in ("mean", "std"))
+    moments = (np.array(answer.pop(name), dtype=float) for name in ("mean", "std"))
     facts = {"package": answer.pop("version"), **machine_words()}
-    store(folder, trial, answer, facts, *moments)
+    try:
+        store(folder, trial, answer, facts, *moments)
+    except InputError as error:
+        print(f"{trial.name} failed: its predictions have no score ({error})", flush=True)
+        return []
     return [trial]
 
 

@@ -303,6 +303,8 @@ def filled_in(page: str, results: Results) -> str:
     for mark, table in TABLES.items():
         before, opening, rest = page.partition(f"<!-- {mark} -->\n")
         _, closing, after = rest.partition("<!-- end -->")
+        if not (opening and closing):
+            raise ValueError(f"the page needs the lines <!-- {mark} --> and <!-- end -->")
         page = f"{before}{opening}\n{table(results)}\n{closing}{after}"
     return page
 

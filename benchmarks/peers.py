@@ -85,7 +85,10 @@ def answer_of(command: list[str], limit_s: float) -> Record:
         return {"error": f"it took longer than {limit_s:g} s"}
     if done.returncode != 0:
         return {"error": f"exit status {done.returncode}: {last_line(done.stderr)}"}
-    return json.loads(last_line(done.stdout))
+    try:
+        return json.loads(last_line(done.stdout))
+    except json.JSONDecodeError:
+        return {"error": f"its last line is no JSON: {last_line(done.stdout)[:80]}"}
 
 
 def last_line(text: str) -> str:

@@ -239,12 +239,49 @@ def test_advice_is_in_arguments_of_the_command(folder, capsys):
     assert "nugget" not in told.err + told.out
 
 
-@pytest.mark.parametrize("setting", cli.IN_ARGUMENTS)
-def test_every_setting_that_is_translated_is_said_somewhere(setting):
-    sources = Path(deepemu.__file__).parent.glob("*.py")
-    joined = "".join(re.sub(r'" *\n\s*f?"', "", path.read_text()) for path in sources
-                     if path.name != "cli.py")  # fmt: skip
-    assert setting in joined
+@pytest.mark.parametrize("phrase", [*cli.PHRASES, *cli.ARGUMENTS])
+def test_every_phrase_that_is_translated_is_said_somewhere(phrase):
+    sources = [each for each in Path(deepemu.__file__).parent.glob("*.py") if each.name != "cli.py"]
+    joined = "".join(re.sub(r'"\s*\n\s*f?"', "", each.read_text()) for each in sources)
+    assert phrase in joined
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--model", "dgp", "--chains", "2", "--iterations", "2"], ["--chains", "2"], ["--depth", "7"]],
+)
+def test_no_name_of_a_setting_is_in_what_the_command_says(folder, capsys, arguments):
+    cli.main(["fit", "runs.csv", "--output", "force", "-o", "it.deepemu", *arguments])
+    told = capsys.readouterr()
+    said = " ".join([told.out, *(line for line in told.err.splitlines() if "training" not in line)])
+    settings = set(deepemu.DGP().get_params()) | set(deepemu.Emulator().get_params())
+    assert [name for name in settings if "_" in name and name in said] == []
+    assert "stacking" not in said and "nugget" not in said
+
+
+def test_scripts_get_the_same_advice(folder, capsys):
+    (folder / "twice.csv").write_text(RUNS + RUNS.splitlines()[1].rsplit(",", 1)[0] + ",9\n")
+    assert cli.main(["fit", "twice.csv", "--output", "force", "--model", "gp", "--json"]) == 0
+    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
+    assert "fit with --noise" in warning
+
+
+def test_a_table_on_the_terminal_is_the_table_of_the_file(folder, capsys):
+    """Whatever the names and cells say, they are data."""
+    new = "size (n_chains),depth,width\nmax_depth is\N{NO-BREAK SPACE}9,0.5,0.25\n"
+    (folder / "odd.csv").write_text(new, encoding="utf-8")
+    assert cli.main(["predict", "old.deepemu", "odd.csv", "-o", "out.csv"]) == 0
+    capsys.readouterr()
+    assert cli.main(["predict", "old.deepemu", "odd.csv"]) == 0
+    assert capsys.readouterr().out == (folder / "out.csv").read_text(encoding="utf-8")
+
+
+def test_a_name_with_another_ending_is_a_name(folder):
+    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "predictions_v1.2"]) == 0
+    assert (folder / "predictions_v1.2").read_text().startswith("name,depth,width,force_mean")
+    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.tsv"]) == 0
+    assert tables.read(folder / "out.tsv").names[-1] == "force_upper"
+    assert "\t" in (folder / "out.tsv").read_text()
 
 
 def test_who_may_read_a_file_stays_as_it_was(folder):
@@ -385,6 +422,7 @@ HOSTILE = {
     "depth of a plain process": (text(RUNS), [*BAD_FIT, "--depth", "3"], 2, "--depth does not go with --model gp"),
     "chains of a plain process": (text(RUNS), [*BAD_FIT, "--chains", "3"], 2, "--chains does not go with --model gp"),
     "a kernel for all": (text(RUNS), [*BAD_FIT[:4], "--kernel", "matern32"], 2, "--kernel does not go with --model auto"),
+    "the table after the inputs": (text(RUNS), ["fit", "--inputs", "width", "bad.csv", "--output", "force"], 2, "before --output and --inputs"),
     "the table after the output": (text(RUNS), ["fit", "--output", "force", "bad.csv"], 2, "the table stands before --output"),
     "a device without end": (None, ["fit", "/dev/zero", *BAD_FIT[2:]], 1, "/dev/zero is a device"),
     "predictions into a spreadsheet": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "out.xlsx"], 1, "would not be a .xlsx file"),

@@ -19,6 +19,8 @@ from deepemu import (
     Layer,
     _boundary,
     _runtime,
+    candidates,
+    training,
 )
 
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
@@ -268,3 +270,51 @@ def test_a_single_chain_does_not_take_a_step_for_noise(seed):
     at = np.concatenate([np.linspace(0.05, 0.4, 20), np.linspace(0.6, 0.95, 20)])
     error = emulator.predict(at[:, None]) - np.where(at < 0.5, -1.0, 1.0)
     assert np.abs(error).max() < 0.3
+
+
+def ends_of(monkeypatch, x, y, seed=0, **settings):
+    """The chains' parameters and hidden layers right after the sweeps before the first M-step."""
+    found = []
+
+    def keep(run, part, blocks, chains, data):
+        found.extend(chains)
+        raise KeyError
+
+    monkeypatch.setattr(training, "_trained", keep)
+    with pytest.raises(KeyError):
+        DGP(depth=2, random_state=seed, **(SMALL | settings)).fit(x, y)
+    return found
+
+
+@pytest.mark.parametrize("inference", ["imputation", "full_bayes"])
+def test_sweeps_before_the_first_m_step_move_layers_and_no_parameters(
+    problem, monkeypatch, inference
+):
+    x, _ = problem
+    with monkeypatch.context() as patch:
+        first, second = ends_of(patch, *problem, stacking=False, inference=inference)
+    for chain in (first, second):
+        assert all(np.all(np.asarray(leaf.log_lengthscale) == 0.0) for leaf in chain.params)
+        assert int(chain.imputation.sweeps) == candidates.SWEEPS_BEFORE_FIRST_M_STEP
+    latents = [np.asarray(chain.imputation.latents[0])[: len(x)] for chain in (first, second)]
+    assert np.all(np.ptp(latents, axis=0) > 0.0)  # chains have streams of their own
+
+
+def test_sites_that_are_left_out_stay_out_of_the_sweeps_before(problem, monkeypatch):
+    x, y = problem
+    chains = ends_of(monkeypatch, x, y, n_chains=4, stacking=True)
+    for chain in chains:
+        latents = np.asarray(chain.imputation.latents[0])
+        assert np.any(np.all(latents[: len(x)] == 0.0, axis=1)), "padding in the place of a fold"
+
+
+def test_an_update_goes_on_without_sweeps_before(problem, monkeypatch):
+    x, y = problem
+    emulator = DGP(depth=2, **(SMALL | {"stacking": False})).fit(x[:-2], y[:-2])
+    asked = []
+    warmed_up = training._warmed_up
+    monkeypatch.setattr(
+        training, "_warmed_up", lambda run, *of: asked.append(run.n_warm_up) or warmed_up(run, *of)
+    )
+    emulator.update(x[-2:], y[-2:])
+    assert asked == [0]

@@ -156,6 +156,16 @@ def test_traces_of_other_parameters(surface):
         plots.plot_traces(surface, what="weights")
 
 
+def test_legends_keep_to_axes_that_are_given(surface):
+    figure, panels = plt.subplots(3, 2)
+    plots.plot_traces(surface, ax=panels[0, 0])
+    plots.plot_hidden(surface, axes=panels[1:])
+    figure.canvas.draw()
+    for ax in (panels[0, 0], panels[1, 1]):
+        box, frame = ax.get_legend().get_window_extent(), ax.get_window_extent()
+        assert frame.x0 <= box.x0 and box.x1 <= frame.x1
+
+
 def test_hidden_nodes_stand_over_the_inputs(surface):
     axes = plots.plot_hidden(surface)
     assert axes.shape == (2, 2)
@@ -217,9 +227,16 @@ def test_axes_that_are_given_are_used(line, surface):
         (lambda e: plots.plot_slices(e, output="colour"), "or one of 'force', 'heat'"),
         (lambda e: plots.plot_slices(e, output=1.5), "output is 1.5"),
         (lambda e: plots.plot_traces(e, 0, "log_density"), "log_density has no layer"),
-        (lambda e: plots.plot_surface(e, inputs="width"), "or two of 'width', 'depth'"),
-        (lambda e: plots.plot_surface(e, inputs=(0, 0)), "two different numbers below 2"),
-        (lambda e: plots.plot_surface(e, inputs=(0, 5)), "two different numbers below 2"),
+        (lambda e: plots.plot_slices(e, output=1.0), "output is 1.0"),
+        (lambda e: plots.plot_slices(e, output=np.True_), "output is .*True"),
+        (lambda e: plots.plot_slices(e, output=np.array([0, 1])), "it must be between 0 and 1"),
+        (lambda e: plots.plot_surface(e, inputs="width"), "two different inputs"),
+        (lambda e: plots.plot_surface(e, inputs=(0, 0)), "two different inputs"),
+        (
+            lambda e: plots.plot_surface(e, inputs=(0, 5)),
+            "inputs is 5; .* or one of 'width', 'depth'",
+        ),
+        (lambda e: plots.plot_surface(e, inputs=(False, True)), "inputs is False"),
     ],
 )
 def test_mistakes_get_one_sentence(surface, call, message):

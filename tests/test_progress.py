@@ -8,7 +8,7 @@ import threading
 import numpy as np
 import pytest
 
-from deepemu import DGP, InterruptedFitWarning, training
+from deepemu import DGP, InterruptedFitWarning, candidates, training
 from deepemu._progress import Progress, deferred_interrupt, wants_progress
 
 SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False, "stacking": False}
@@ -24,6 +24,12 @@ def problem():
 def growing_blocks(monkeypatch):
     """Blocks of 1, 2, 4, … iterations, whatever time they take."""
     monkeypatch.setattr(training, "BLOCK_SECONDS", 1e9)
+
+
+@pytest.fixture
+def no_sweeps_before(monkeypatch):
+    """Training begins with its first iteration, so that blocks can be counted."""
+    monkeypatch.setattr(candidates, "SWEEPS_BEFORE_FIRST_M_STEP", 0)
 
 
 def ctrl_c():
@@ -46,6 +52,7 @@ def press_at(monkeypatch, *calls):
 # --- Ctrl-C --------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_sweeps_before")
 def test_ctrl_c_ends_training_and_leaves_an_emulator(problem, monkeypatch):
     x, y = problem
     before = signal.getsignal(signal.SIGINT)
@@ -60,6 +67,7 @@ def test_ctrl_c_ends_training_and_leaves_an_emulator(problem, monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+@pytest.mark.usefixtures("no_sweeps_before")
 def test_an_interrupted_fit_is_the_shorter_fit(problem, monkeypatch):
     with monkeypatch.context() as patch:
         press_at(patch, 1)
@@ -67,6 +75,27 @@ def test_an_interrupted_fit_is_the_shorter_fit(problem, monkeypatch):
             stopped = DGP(n_iter=40, **SMALL).fit(*problem)
     short = DGP(n_iter=1, **SMALL).fit(*problem)
     np.testing.assert_array_equal(stopped.predict(problem[0]), short.predict(problem[0]))
+
+
+def test_ctrl_c_before_the_first_m_step_leaves_an_emulator(problem, monkeypatch):
+    press_at(monkeypatch, 1)
+    with pytest.warns(InterruptedFitWarning, match="after 1 of 40 iterations"):
+        emulator = DGP(n_iter=40, **SMALL).fit(*problem)
+    assert emulator.trace_["log_density"].shape == (2, 1)
+    np.testing.assert_allclose(emulator.predict(problem[0]), problem[1], atol=5e-3)
+
+
+@pytest.mark.parametrize("n_iter", [5, 40])
+def test_progress_counts_the_sweeps_before_and_reaches_its_end(problem, capsys, n_iter):
+    """25 iterations of 2 sweeps, those of training, 2 imputations; of two chains."""
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            Progress, "plain_line", lambda self: seen.append((self._done, self._total)) or ""
+        )
+        DGP(n_iter=n_iter, **(SMALL | {"verbose": True})).fit(*problem)
+    total = 2 * (25 + n_iter + 2)
+    assert seen[-1] == (total, total)
 
 
 def test_an_interrupted_update_leaves_an_emulator(problem, monkeypatch):
@@ -141,6 +170,7 @@ def test_fitting_works_in_another_thread(problem):
 # --- the line ------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("no_sweeps_before")
 def test_progress_is_shown_when_asked_for(problem, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     DGP(n_iter=5, **(SMALL | {"verbose": True})).fit(*problem)
@@ -195,8 +225,26 @@ def test_a_terminal_gets_one_line_that_is_written_over(monkeypatch, capsys):
     assert written.count("\n") == 1 and written.count("\r") == 2
 
 
-def test_the_line_ends_when_training_breaks_off(capsys):
+def test_a_log_promises_nothing_when_training_breaks_off(capsys):
+    with pytest.raises(KeyError), Progress("training", 2, True) as progress:
+        progress.advance()
+        raise KeyError
+    assert capsys.readouterr().err == ""
+
+
+def test_the_line_ends_when_training_breaks_off(capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     with pytest.raises(KeyError), Progress("training", 2, True) as progress:
         progress.advance()
         raise KeyError
     assert capsys.readouterr().err.endswith("\n")
+
+
+def test_no_time_is_promised_before_there_is_something_to_tell_it_from(monkeypatch):
+    clock = iter([100.0, 130.0, 131.0])
+    monkeypatch.setattr("deepemu._progress.time.monotonic", lambda: next(clock))
+    progress = Progress("training", 100, False)
+    progress.advance(2)
+    assert progress.plain_line() == "training: 2% done, 30 s"
+    progress.advance(29)
+    assert progress.plain_line() == "training: 31% done, 31 s, 69 s left"

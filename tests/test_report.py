@@ -280,7 +280,6 @@ def test_predictions_of_chains_are_compared_point_by_point(problem):
             alone = dataclasses.replace(ensemble, weights=np.eye(len(ensemble.weights))[k])
             members.append(_boundary.predict_mixture([alone], core)[0][:, 0])
     draws = np.reshape(members, (5, 4, 3))  # chains, imputations, rows
-    assert found["rhat"].shape == (3,)  # of so few draws it may be below 1
     np.testing.assert_allclose(found["rhat"], convergence.split_rhat(draws), rtol=1e-6)
     expected = convergence.effective_sample_size(draws)
     np.testing.assert_allclose(found["effective_sample_size"], expected, rtol=1e-6)

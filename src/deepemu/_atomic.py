@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
@@ -22,11 +22,10 @@ def replacing(path: PathLike) -> Iterator[IO[bytes]]:
     beside = target.with_name(f".{uuid.uuid4().hex}.part")
     try:
         with beside.open("xb") as file:
+            _keep_mode(target, beside)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
-            shutil.copymode(target, beside)  # who may read it stays as the user has set it
         beside.replace(target)
     except OSError as error:
         if error.errno is None:
@@ -35,6 +34,13 @@ def replacing(path: PathLike) -> Iterator[IO[bytes]]:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _keep_mode(target: Path, beside: Path) -> None:
+    """A file that only its owner may read stays one, where the file system knows of modes."""
+    if target.exists():
+        with suppress(OSError):
+            shutil.copymode(target, beside)
 
 
 def require_writable(path: PathLike) -> None:

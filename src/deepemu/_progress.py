@@ -10,6 +10,7 @@ from typing import Any, Self
 
 BAR_WIDTH = 24
 SECONDS_BETWEEN_LINES = 10.0
+SHARE_THAT_TELLS = 0.05
 
 
 class Progress:
@@ -53,9 +54,10 @@ class Progress:
         return min(self._done / max(self._total, 1), 1.0)
 
     def _times(self) -> str:
-        spent = time.monotonic() - self._began
-        left = spent / self._share() - spent if self._share() > 0 else 0.0
-        return f"{spent:.0f} s, {left:.0f} s left"
+        """Time spent and left; the latter once enough is done to tell."""
+        spent, share = time.monotonic() - self._began, self._share()
+        left = f", {spent / share - spent:.0f} s left" if share >= SHARE_THAT_TELLS else ""
+        return f"{spent:.0f} s{left}"
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)
@@ -64,9 +66,11 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *error: object) -> None:
-        if self._shown:
-            self._write("\n" if self._on_terminal else self.plain_line() + "\n")
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._on_terminal:
+            self._write("\n")
+        elif self._shown and kind is None:
+            self._write(self.plain_line() + "\n")
 
 
 def wants_progress(verbose: bool | None) -> bool:

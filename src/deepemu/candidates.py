@@ -12,6 +12,10 @@ from deepemu.layers import INTERPOLATES
 from deepemu.training import Plan, Trained
 from deepemu.validation import Replicates
 
+# Hidden layers start as copies of the inputs. Parameters that are fitted to those, before the
+# layers have taken a shape that explains the outputs, can lead a chain to where the outputs are
+# noise about something smooth, and it stays there: one in six single chains on a step function.
+SWEEPS_BEFORE_FIRST_M_STEP = 50
 # Of the iterations of a fit, those that an update runs: the chains start where they were.
 SHARE_OF_UPDATE = 0.2
 
@@ -52,7 +56,9 @@ class Deep:
     def train(self, seed: int, sites: Replicates, show_progress: bool) -> Trained:
         latents = training.starting_latents(self.network, sites.x, _boundary.bucket(len(sites.x)))
         chains = training.start_chains(self.plan, self.start, latents, self.n_chains)
-        return training.train(seed, self.network, self.plan, chains, sites, show_progress)
+        return training.train(
+            seed, self.network, self.plan, chains, sites, show_progress, SWEEPS_BEFORE_FIRST_M_STEP
+        )
 
     def go_on(
         self, seed: int, before: Trained, sites: Replicates, n_old: int, show_progress: bool

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import sys
 import time
 import warnings
@@ -72,19 +73,22 @@ examples:
   deepemu validate pump.deepemu                            runs of the fit, each without it
   deepemu validate pump.deepemu later.csv                  runs that were made afterwards
 
-NRMSEP is the root-mean-square error divided by the range of the output; CRPS is the mean absolute
-error of a prediction that owns up to its spread, in units of the output. Good intervals of 95 %
-hold about 95 % of the runs.
+NRMSEP is the root-mean-square error divided by the range of the output. CRPS carries the absolute
+error over to predictions with a spread, in units of the output: it asks for means that are close
+and for intervals that are no wider than need be. Good intervals of 95 % hold about 95 % of the
+runs.
 """,
     "info": "example:\n  deepemu info pump.deepemu\n",
     "report": "example:\n  deepemu report pump.deepemu -o pump.html --title 'Pump, May runs'\n",
     "demo": "example:\n  deepemu demo\n",
 }
 # What the package's sentences call a setting, and what it is here.
-IN_ARGUMENTS = {
+ARGUMENTS = {"n_chains": "--chains", "n_iter": "--iterations", "max_depth": "--depth"}
+PHRASES = {
     "pass nugget='estimate'": "fit with --noise",
-    "(n_chains)": "(--chains)",
-    "max_depth is": "--depth is",
+    ", or pass stacking=False to do without": "",
+    "pass device='cpu'": "leave --device out",
+    "pass device='gpu'": "fit with --device gpu",
     "the row where loo() is furthest off": "the run that the report shows furthest off",
     "(Emulator holds rows out; so": "(--model auto holds rows out; so",
     "does DGP with stacking=True, four chains": "does --model dgp with four chains",
@@ -109,7 +113,7 @@ def _run(options: argparse.Namespace) -> int:
     with _warnings_in_one_line() as warned:
         _keep_programs()
         text, facts = options.command(options)
-    _print(options, text, facts | {"warnings": [str(each) for each in warned]})
+    _print(options, text, facts | {"warnings": [_in_arguments(str(each)) for each in warned]})
     interrupted = any(isinstance(each, InterruptedFitWarning) for each in warned)
     return INTERRUPTED if interrupted else 0
 
@@ -127,6 +131,8 @@ def _excused(error: BaseException) -> int:
         case _WrongArgumentsError():
             _complain(str(error))
             return WRONG_ARGUMENTS
+        case InputError():
+            _complain(_in_arguments(str(error)))
         case DeepemuError() | ValueError() | ImportError():
             _complain(str(error))
         case _ if os.environ.get("DEEPEMU_TRACEBACK"):
@@ -175,7 +181,7 @@ def fit(options: argparse.Namespace) -> Found:
     save(emulator, target)
     seconds = time.monotonic() - began
     facts = {"file": str(target), **_facts(emulator), "seconds": round(seconds, 1)}
-    text = f"{emulator.summary()}\n\nwrote {target} after {seconds:.0f} s"
+    text = f"{_in_arguments(str(emulator.summary()))}\n\nwrote {target} after {seconds:.0f} s"
     return text, facts
 
 
@@ -226,7 +232,8 @@ def info(options: argparse.Namespace) -> Found:
         *_ranges_in_words("output", facts["outputs"]),
     ]
     remarks = [f"note: {remark}" for remark in emulator._reservations()]
-    return "\n".join([*lines, *remarks, "", str(emulator.summary())]), facts
+    summary = _in_arguments(str(emulator.summary()))
+    return "\n".join([*lines, *remarks, "", summary]), facts
 
 
 def report(options: argparse.Namespace) -> Found:
@@ -402,7 +409,9 @@ def _print(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> Non
     if options.json:
         print(json.dumps(_without_nan(facts), default=str, allow_nan=False))
     elif not options.quiet or _is_asked_for(options):
-        print(_printable(_in_arguments(text)))
+        # A table that goes to a file or to another program is what it is.
+        is_data = options.command is predict and not sys.stdout.isatty()
+        print(text if is_data else _printable(text))
 
 
 def _is_asked_for(options: argparse.Namespace) -> bool:
@@ -418,18 +427,21 @@ def _tells(options: argparse.Namespace) -> bool:
 
 def _say(options: argparse.Namespace, line: str) -> None:
     if _tells(options):
-        print(_printable(_in_arguments(line)), flush=True)
+        print(_printable(line), flush=True)
 
 
 def _complain(sentence: str) -> None:
-    print(_printable(f"deepemu: {' '.join(_in_arguments(sentence).split())}"), file=sys.stderr)
+    print(_printable(f"deepemu: {' '.join(sentence.split())}"), file=sys.stderr)
 
 
-def _in_arguments(text: str) -> str:
+def _in_arguments(sentence: str) -> str:
     """The package's advice, with the arguments of the command for those of its functions."""
-    for setting, argument in IN_ARGUMENTS.items():
-        text = text.replace(setting, argument)
-    return text
+    for phrase, instead in PHRASES.items():
+        sentence = sentence.replace(phrase, instead)
+    names = "|".join(ARGUMENTS)
+    return re.sub(
+        rf"\b({names})\b(=?)", lambda m: ARGUMENTS[m[1]] + (" " if m[2] else ""), sentence
+    )
 
 
 def _printable(text: str) -> str:
@@ -455,7 +467,7 @@ def _warnings_in_one_line() -> Iterator[list[Warning | str]]:
 
     def show(message: Warning | str, *_: Any) -> None:
         told.append(message)
-        _complain(f"warning: {message}")
+        _complain(f"warning: {_in_arguments(str(message))}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -472,7 +484,8 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         forgotten = message.endswith("required: runs")
-        super().error(message + (" (the table stands before --output)" if forgotten else ""))
+        hint = " (the table stands before --output and --inputs)" if forgotten else ""
+        super().error(message + hint)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -18,7 +18,7 @@ from deepemu import _boundary, _runtime, convergence, plotting, report, stacking
 from deepemu.candidates import Candidate, is_noisy
 from deepemu.core.predict import Ensemble
 from deepemu.errors import InputError
-from deepemu.layers import require_whole
+from deepemu.layers import place_of, require_whole
 from deepemu.report import Report
 from deepemu.stacking import Observed, Part, Stacked
 from deepemu.validation import (
@@ -352,14 +352,7 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
     def _output_number(self, output: int | str) -> int:
         """The place of an output that is given by number or by name."""
         check_is_fitted(self, "ensembles_")
-        names = self.output_names
-        place = names.index(output) if output in names else output
-        if isinstance(place, bool) or place not in range(len(names)):
-            raise InputError(
-                f"output is {output!r}; it must be between 0 and {len(names) - 1}, or one of "
-                f"{', '.join(map(repr, names))}."
-            )
-        return int(place)
+        return place_of(output, "output", self.output_names)
 
     def prediction_convergence(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Whether the deep chains agree about the rows of X: split R-hat and effective sample size.

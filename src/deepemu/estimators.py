@@ -137,7 +137,7 @@ class DGP(BaseEmulator):
     n_iter, burn_in, n_sweeps : int, float, int
         Iterations of stochastic EM, the share of them that is discarded before parameters are
         averaged (with stacking, half of the last 30 % of the iterations are averaged, whatever
-        ``burn_in`` is), and sweeps of imputation in each.
+        ``burn_in`` is), and sweeps of imputation in each; 50 sweeps come before the first.
     n_imputations : int
         Imputed networks kept of each chain.
     sweep : {"node", "layer"}
@@ -238,8 +238,9 @@ class DGP(BaseEmulator):
 
         Squared exponential, one lengthscale a node, nugget 1e-6, 10 sweeps an iteration, 75 %
         burn-in, full-circle brackets; ``connect_input=True`` gives SI-IC. ``changes`` override.
-        As in the authors' software, lengthscales have a gamma(1.6, 0.3) prior; each M-step takes
-        up to 10 scoring steps from the last estimate.
+        As in the authors' software, lengthscales have a gamma(1.6, 0.3) prior, and hidden layers
+        are imputed before the first M-step, here by 50 sweeps; each M-step takes up to 10 scoring
+        steps from the last estimate.
         """
         settings: dict[str, Any] = {
             "kernel": "squared_exponential",

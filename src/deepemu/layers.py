@@ -161,6 +161,18 @@ def require_choice(value: object, name: str, choices: Sequence[str]) -> None:
     _require(known, f"{name} is {value!r}; choose one of {', '.join(choices)}.")
 
 
+def place_of(choice: object, name: str, names: Sequence[str]) -> int:
+    """The place of a column that is given by number, from 0, or by name."""
+    if isinstance(choice, str) and choice in names:
+        return names.index(choice)
+    inside = isinstance(choice, Integral) and choice in range(len(names))
+    known = inside and not isinstance(choice, bool)
+    listed = ", ".join(map(repr, names))
+    end = len(names) - 1
+    _require(known, f"{name} is {choice!r}; it must be between 0 and {end}, or one of {listed}.")
+    return int(choice)  # type: ignore[call-overload]
+
+
 def require_flag(name: str, value: object) -> None:
     flag = isinstance(value, bool | np.bool_)
     _require(flag, f"{name} is {value!r}; it must be True or False.")

@@ -42,9 +42,12 @@ def html(emulator: BaseEmulator, title: str, tell: Tell = lambda *_: None) -> st
     try:
         data = json.dumps(shown, allow_nan=False)
     except ValueError as error:
+        largest = max(
+            np.abs(emulator.training_inputs).max(), np.abs(emulator.training_outputs).max()
+        )
         raise InputError(
-            "Outputs or inputs are so large that their sums are no numbers any more; fit them in "
-            "larger units, then write the page."
+            f"The page would hold numbers that are not finite: the runs reach {largest:.3g}, which "
+            "is too large for means and intervals; fit them in larger units."
         ) from error
     return template.replace("@@DATA@@", data.replace("<", "\\u003c"))
 
@@ -63,7 +66,7 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         "title": title,
         "kind": type(emulator).__name__,
         "runs": len(emulator.training_inputs),
-        "scored": summary.n_rows,
+        "averaged": summary.lines[-1].crps is not None and summary.n_rows < len(emulator._data.y),
         "inputs": _columns(emulator.input_names, emulator.training_inputs),
         "outputs": _columns(emulator.output_names, emulator.training_outputs),
         "leftOut": _left_out(emulator),

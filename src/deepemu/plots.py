@@ -19,7 +19,7 @@ from deepemu.diagnostics import checked
 from deepemu.emulator import BaseEmulator
 from deepemu.errors import InputError
 from deepemu.estimators import trace_in_words
-from deepemu.layers import require_choice
+from deepemu.layers import place_of, require_choice
 from deepemu.plotting import BLUE, GREY, OF_CHAINS, VERMILION, Z_95, draw_predictions, name
 from deepemu.stacking import Part
 
@@ -46,6 +46,8 @@ TRACES = {
     "nugget": "nuggets of layer {layer}",
     "log_density": "log density",
 }
+# Where a legend covers nothing, in a figure of our own; others' axes may have neighbours there.
+BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
 SEQUENTIAL = "cividis"  # even to eyes that see no red or green
 
 
@@ -61,7 +63,7 @@ def plot_fit(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = No
             "plot_slices or plot_surface."
         )
     ax = _axes(ax)
-    k, x, y = _output(emulator, output), emulator.training_inputs, emulator.training_outputs
+    k, x, y = emulator._output_number(output), emulator.training_inputs, emulator.training_outputs
     margin = 0.03 * np.ptp(x)
     at = np.linspace(x.min() - margin, x.max() + margin, N_POINTS)
     _draw_band(ax, at, *_predicted(emulator, at[:, None], k))
@@ -75,7 +77,7 @@ def plot_slices(
     emulator: BaseEmulator, at: ArrayLike | None = None, output: int | str = 0, axes: Any = None
 ) -> np.ndarray:
     """Mean and 95 % interval along each input, the others held ``at`` a point or their medians."""
-    k, centre = _output(emulator, output), _centre(emulator, at)
+    k, centre = emulator._output_number(output), _centre(emulator, at)
     d = emulator.n_features_in_
     axes = _grid(axes, 1, d, width=3.2, height=2.9, sharey=True)
     for j, ax in enumerate(axes.flat):
@@ -94,7 +96,7 @@ def plot_surface(
     axes: Any = None,
 ) -> np.ndarray:
     """Mean and standard deviation over two inputs, the others held ``at`` a point."""
-    k, centre = _output(emulator, output), _centre(emulator, at)
+    k, centre = emulator._output_number(output), _centre(emulator, at)
     first, second = _two_inputs(emulator, inputs)
     axes = _grid(axes, 1, 2, width=4.4, height=3.6)
     lines = [np.linspace(*_range(emulator, j), N_GRID) for j in (first, second)]
@@ -118,7 +120,7 @@ def plot_surface(
 
 def plot_left_out(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = None) -> Axes:
     """Predictions of the training runs, each without it, against the runs, with 95 % intervals."""
-    k = _output(emulator, output)
+    k = emulator._output_number(output)
     mean, std = (each[:, k] for each in emulator._left_out_rows())
     ax = plot_predictions(emulator.training_outputs[:, k], mean, std, ax)
     title = "Runs, each predicted without it"
@@ -196,6 +198,7 @@ def plot_traces(
         raise InputError(f"layer is {layer!r}; it must be between 0 and {depth - 1}.")
     paths = trace_in_words(part.trained.trace)[what]
     paths = paths if what == "log_density" else paths[place]
+    beside = BESIDE if ax is None else {}
     ax = _axes(ax)
     n_iterations = paths.shape[1]
     at = np.arange(1, n_iterations + 1)
@@ -205,7 +208,7 @@ def plot_traces(
         lines[0].set_label(f"chain {chain + 1}")
     first_together = n_iterations - part.trained.n_together + 1
     ax.axvline(first_together, color=GREY, linestyle=":", linewidth=1, label="all rows")
-    ax.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    ax.legend(frameon=False, fontsize=8, **beside)
     ax.set_yscale("linear" if what == "log_density" else "log")
     name(ax, part.candidate.label, "iteration", TRACES[what].format(layer=place + 1))
     return ax
@@ -223,6 +226,7 @@ def plot_hidden(emulator: BaseEmulator, axes: Any = None) -> np.ndarray:
     latents = np.asarray(ensemble.members.latents[0])[members][:, used]
     x = emulator._site_inputs()
     width, d = latents.shape[2], x.shape[1]
+    beside = BESIDE if axes is None else {}
     axes = _grid(axes, width, d, width=2.6, height=2.2, sharex="col", sharey="row")
     for p, j in np.ndindex(width, d):
         order = np.argsort(x[:, j])
@@ -234,7 +238,7 @@ def plot_hidden(emulator: BaseEmulator, axes: Any = None) -> np.ndarray:
                             label=f"imputation {number + 1}")  # fmt: skip
         below = emulator.input_names[j] if p == width - 1 else ""
         name(axes[p, j], "", below, f"node {p + 1}" if j == 0 else "")
-    axes[0, -1].legend(frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
+    axes[0, -1].legend(frameon=False, fontsize=8, **beside)
     return axes
 
 
@@ -302,21 +306,12 @@ def _draw_band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> No
     ax.plot(x, mean, color=BLUE, linewidth=1.6, label="mean")
 
 
-def _output(emulator: BaseEmulator, output: int | str) -> int:
-    return emulator._output_number(output)
-
-
 def _two_inputs(emulator: BaseEmulator, inputs: Sequence[int | str]) -> tuple[int, int]:
-    names = emulator.input_names
-    chosen = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else []
-    places = [names.index(each) if each in names else each for each in chosen]
-    inside = all(isinstance(j, Integral) and 0 <= j < len(names) for j in places)
-    if len(set(places)) != 2 or len(places) != 2 or not inside:  # noqa: PLR2004
-        raise InputError(
-            f"inputs is {inputs!r}; it must be two different numbers below {len(names)}, or two "
-            f"of {', '.join(map(repr, names))}."
-        )
-    return int(places[0]), int(places[1])
+    pair = list(inputs) if isinstance(inputs, Sequence) and not isinstance(inputs, str) else []
+    places = [place_of(each, "an entry of inputs", emulator.input_names) for each in pair]
+    if len(set(places)) != 2 or len(places) != 2:  # noqa: PLR2004
+        raise InputError(f"inputs is {inputs!r}; it must be two different inputs.")
+    return places[0], places[1]
 
 
 def _centre(emulator: BaseEmulator, at: ArrayLike | None) -> np.ndarray:

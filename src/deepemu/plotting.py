@@ -35,6 +35,7 @@ Z_95 = float(ndtri(0.975))
 LEVELS = np.append(np.arange(1, 20) / 20, 0.99)
 N_BINS = 10
 TITLE, LABEL = 11, 10  # sizes of letters, in points
+SHORTEST_LINE = 12  # letters, in however small a panel
 WIDTH_OF_LETTERS = 0.52  # of most, as a share of their size
 
 Panel = Callable[["Axes"], None]
@@ -227,9 +228,9 @@ def name(axes: Axes, title: str, below: str, beside: str) -> None:
     extent, inch = axes.get_window_extent(), axes.figure.dpi
     wide, high = extent.width / inch, extent.height / inch
     written = (
-        axes.set_title(_folded(title, wide), fontsize=TITLE, loc="left"),
-        axes.set_xlabel(_folded(below, wide), fontsize=LABEL),
-        axes.set_ylabel(_folded(beside, high), fontsize=LABEL),
+        axes.set_title(_folded(title, wide, TITLE), fontsize=TITLE, loc="left"),
+        axes.set_xlabel(_folded(below, wide, LABEL), fontsize=LABEL),
+        axes.set_ylabel(_folded(beside, high, LABEL), fontsize=LABEL),
     )
     for words in written:
         words.set_parse_math(r"\hat" in words.get_text())  # a dollar in a name is a dollar
@@ -237,9 +238,9 @@ def name(axes: Axes, title: str, below: str, beside: str) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _folded(text: str, inches: float) -> str:
+def _folded(text: str, inches: float, size: float) -> str:
     """Long names in several lines, so that none is cut at the edge of the figure."""
-    columns = max(int(72.0 * inches / (WIDTH_OF_LETTERS * LABEL)), 12)
+    columns = max(int(72.0 * inches / (WIDTH_OF_LETTERS * size)), SHORTEST_LINE)
     return "\n".join(part for line in text.split("\n") for part in textwrap.wrap(line, columns))
 
 

@@ -18,7 +18,12 @@ _IDENTIFIER = re.compile(r"[+-]?(0\d+|\d{16,})")
 
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
-TEXT = ("", ".csv", ".txt", ".dat")
+TABS = (".tsv", ".tab")
+# Files of other programs, which would not open what is written here.
+FOREIGN = (
+    ".xlsx", ".xls", ".ods", ".json", ".feather", ".arrow", ".h5", ".hdf5", ".nc", ".npz", ".npy",
+    ".mat", ".pkl", ".html", ".pdf", ".deepemu",
+)  # fmt: skip
 LONGEST_LIST = 8
 
 Columns = Mapping[str, Sequence[Any]]
@@ -87,7 +92,7 @@ def read(path: PathLike) -> Table:
     """The table of a CSV file with a header, or of a Parquet file."""
     source = Path(path)
     if source.is_char_device() or source.is_block_device():
-        raise FileError(f"{path} is a device, which has no end; name a CSV or Parquet file.")
+        raise FileError(f"{path} is a device, not a file; name a CSV or Parquet file.")
     table = _read_parquet(source) if source.suffix.lower() in PARQUET else _read_csv(source)
     if not len(table):
         raise FileError(f"{path} has a header but no rows; it must have at least one.")
@@ -188,22 +193,24 @@ def _arrow() -> tuple[Any, Any]:
 def require_format(path: PathLike) -> None:
     """A file must be what its name says that it is."""
     suffix = Path(path).suffix.lower()
-    if suffix not in (*PARQUET, *TEXT):
-        raise FileError(f"{path} would not be a {suffix} file; name it .csv or .parquet.")
+    if suffix in FOREIGN:
+        raise FileError(f"{path} would not be a {suffix} file; name it .csv, .tsv or .parquet.")
 
 
 def write(path: PathLike, columns: Columns) -> None:
     """A whole new CSV or Parquet file in the place of ``path``."""
-    is_parquet = Path(path).suffix.lower() in PARQUET
-    content = _parquet_bytes(columns) if is_parquet else csv_text(columns).encode()
+    suffix = Path(path).suffix.lower()
+    separator = "\t" if suffix in TABS else ","
+    is_parquet = suffix in PARQUET
+    content = _parquet_bytes(columns) if is_parquet else csv_text(columns, separator).encode()
     with replacing(path) as file:
         file.write(content)
 
 
-def csv_text(columns: Columns) -> str:
+def csv_text(columns: Columns, separator: str = ",") -> str:
     """Numbers with as many digits as make them what they are."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(zip(*columns.values(), strict=True))
     return text.getvalue()

@@ -16,10 +16,6 @@ from deepemu.folds import HeldOut, pack
 from deepemu.imputation import Keep, Sampling
 from deepemu.validation import Replicates
 
-# Hidden layers start as copies of the inputs. Parameters that are fitted to those, before the
-# layers have taken a shape that explains the outputs, can lead a chain to where the outputs are
-# noise about something smooth, and it stays there: one in six single chains on a step function.
-SWEEPS_BEFORE_FIRST_M_STEP = 50
 BURN_STEPS = 4
 THIN_STEPS = 2
 BLOCK_SECONDS = 0.5
@@ -131,6 +127,7 @@ class Run:
     seed: int
     network: Network
     plan: Plan
+    n_warm_up: int
     progress: Progress
     interrupt: Interrupt
 
@@ -142,19 +139,24 @@ def train(
     chains: list[sem.Chain],
     sites: Replicates,
     show_progress: bool,
+    sweeps_before: int = 0,
 ) -> Trained:
     """SEM for all chains, block by block; then imputations with the averaged parameters.
+
+    Chains whose hidden layers have not been imputed yet need ``sweeps_before`` the first M-step.
 
     With folds, each chain is first trained without the sites of a fold, which it then predicts,
     and goes on with all sites. A Ctrl-C ends training after the current block, and the ensemble
     is built from what is there.
     """
-    n_steps = plan.n_iter + plan.n_imputations * plan.sampling.between.n_iterations
+    n_warm_up = -(-sweeps_before // plan.n_sweeps)
+    n_kept = plan.n_imputations * plan.sampling.between.n_iterations
+    n_steps = n_warm_up + plan.n_iter + n_kept
     with (
         deferred_interrupt() as interrupt,
         Progress("training", n_steps * len(chains), show_progress) as progress,
     ):
-        run = Run(seed, network, plan, progress, interrupt)
+        run = Run(seed, network, plan, n_warm_up, progress, interrupt)
         paths = (
             _with_folds(run, chains, sites) if plan.n_folds else _all_at_once(run, chains, sites)
         )
@@ -186,7 +188,7 @@ class Paths:
 def _all_at_once(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
     plan, data = run.plan, [pack(sites)] * len(chains)
     chains = _warmed_up(run, chains, data)
-    chains, trace = _iterate(run, 0, plan.n_iter, plan.stops_early, chains, data)
+    chains, trace = _trained(run, 0, Blocks(plan.n_iter, plan.stops_early), chains, data)
     n_done = trace.log_density.shape[1]
     return Paths(_settle(run, chains, trace, plan.burn_in), trace, n_done)
 
@@ -199,48 +201,59 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
     data = [folds.pack_without(sites, rows) for rows in left_out]
     n_first = max(plan.n_iter - n_last, 1)
     chains = _warmed_up(run, chains, data)
-    chains, apart = _iterate(run, 0, n_first, plan.stops_early, chains, data)
+    chains, apart = _trained(run, 0, Blocks(n_first, plan.stops_early), chains, data)
     chains = _settle(run, chains, apart, plan.burn_in)
     chains, held_out = folds.hold_out(run.seed, run.network, plan.sampling, chains, sites, left_out)
     chains = _boundary.fill_in(run.network, chains, data, sites.x, left_out)
-    chains, together = _iterate(run, 1, n_last, False, chains, [pack(sites)] * len(chains))
+    all_sites = [pack(sites)] * len(chains)
+    chains, together = _trained(run, 1, Blocks(n_last, False), chains, all_sites)
     trace = jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), apart, together)
     n_together = together.log_density.shape[1]
     return Paths(_settle(run, chains, together, LAST_BURN_IN), trace, n_together, held_out)
 
 
 def _warmed_up(run: Run, chains: list[sem.Chain], data: list[Data]) -> list[sem.Chain]:
-    """Chains whose hidden layers have been imputed with the first parameters."""
-    plan = run.plan
-    keys = _boundary.keys(len(chains), run.seed, _boundary.WARM_UP_STREAM)
-    effort = _boundary.effort(SWEEPS_BEFORE_FIRST_M_STEP, 0, plan.sampling.bracket, True)
-    chains, _ = _boundary.train_block(
-        keys, run.network, plan.sampling.schedule, effort, chains, data, 0, 1, lambda _: None
-    )
+    """Iterations without an M-step: the parameters stay, the hidden layers are imputed."""
+    if not run.n_warm_up:
+        return chains
+    blocks, effort = Blocks(run.n_warm_up, False), _effort(run.plan, n_scoring=0)
+    chains = _iterate(run, (_boundary.WARM_UP_STREAM, 0), effort, blocks, chains, data)
+    run.progress.skip((run.n_warm_up - blocks.n_done) * len(chains))
     return chains
+
+
+def _trained(
+    run: Run, part: int, blocks: "Blocks", chains: list[sem.Chain], data: list[Data]
+) -> tuple[list[sem.Chain], sem.Trace]:
+    """Iterations of SEM, and the way that the parameters took."""
+    effort = _effort(run.plan, run.plan.n_scoring)
+    chains = _iterate(run, (_boundary.TRAIN_STREAM, part), effort, blocks, chains, data)
+    imputation.require_finite(blocks.trace.log_density)
+    return chains, blocks.trace
+
+
+def _effort(plan: Plan, n_scoring: int) -> sem.Effort:
+    return _boundary.effort(plan.n_sweeps, n_scoring, plan.sampling.bracket, adapt=True)
 
 
 def _iterate(
     run: Run,
-    part: int,
-    n_iter: int,
-    stops_early: bool,
+    stream: tuple[int, int],
+    effort: sem.Effort,
+    blocks: "Blocks",
     chains: list[sem.Chain],
     data: list[Data],
-) -> tuple[list[sem.Chain], sem.Trace]:
-    """Iterations of SEM up to ``n_iter``, until the paths have settled, or until a Ctrl-C."""
-    plan, blocks = run.plan, Blocks(n_iter, stops_early)
-    keys = _boundary.keys(len(chains), run.seed, _boundary.TRAIN_STREAM, part)
-    effort = _boundary.effort(plan.n_sweeps, plan.n_scoring, plan.sampling.bracket, True)
+) -> list[sem.Chain]:
+    """Block after block, until they end or until a Ctrl-C."""
+    keys = _boundary.keys(len(chains), run.seed, *stream)
     while blocks.n_next and not (run.interrupt.requested and blocks.n_done):
         began = time.monotonic()
         chains, trace = _boundary.train_block(
-            keys, run.network, plan.sampling.schedule, effort, chains, data, blocks.n_done,
+            keys, run.network, run.plan.sampling.schedule, effort, chains, data, blocks.n_done,
             blocks.n_next, run.progress.advance,
         )  # fmt: skip
         blocks.add(trace, time.monotonic() - began)
-    imputation.require_finite(blocks.trace.log_density)
-    return chains, blocks.trace
+    return chains
 
 
 class Blocks:

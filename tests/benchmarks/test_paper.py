@@ -3,6 +3,8 @@
 import csv
 import json
 import os
+import re
+from pathlib import Path
 
 import numpy as np
 import paper
@@ -163,6 +165,25 @@ def test_deepgp_is_given_the_design_and_scored_here(tmp_path, capsys):
     )
 
 
+@pytest.mark.usefixtures("small_design")
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [('{"mean": [null], "std": [1], "version": "1"}', "have no score"), ("Killed", "no JSON")],
+)
+def test_a_peer_that_says_nothing_of_use_is_told(tmp_path, capsys, said, message):
+    assert paper.run_peer(Trial("step", "deepgp", 3, 0), ["echo", said], tmp_path) == []
+    assert re.search(f"step-deepgp-3-000 failed: .*{message}", capsys.readouterr().out)
+    assert list(paper.stored(tmp_path)) == []
+
+
+def test_the_digest_tells_sources_apart(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    before = paper.source_digest(tmp_path)
+    paper.source_digest.cache_clear()
+    (tmp_path / "a.py").write_text("x = 2\n")
+    assert len(before) == 8 and paper.source_digest(tmp_path) != before
+
+
 def test_deepgp_goes_no_deeper_than_three_layers():
     assert paper.depths("vega", "deepgp") == (2, 3)
 
@@ -300,3 +321,35 @@ def test_standard_deviations_that_follow_the_errors_are_known_by_rank(monkeypatc
     assert verdict == (CONFIRMED, "SI 2: 1.00; SI 3: -1.00")
     highest = paper_claims.contrast("vega", ("si", 2), ("si", 3), lambda y: y > 4)(results)
     assert highest.word == CONFIRMED and highest.numbers.startswith("SI 2: 2.03 times")
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "paper.md"
+
+
+def test_tables_go_between_the_marks_of_a_page(monkeypatch):
+    monkeypatch.setattr(paper_claims, "TABLES", {"one": lambda _: "a\n", "two": lambda _: "b\n"})
+    page = "x\n<!-- one -->\nold\n<!-- end -->\ny\n<!-- two -->\n<!-- end -->\nz\n"
+    new = "x\n<!-- one -->\n\na\n\n<!-- end -->\ny\n<!-- two -->\n\nb\n\n<!-- end -->\nz\n"
+    assert paper_claims.filled_in(page, None) == new
+    assert paper_claims.filled_in(new, None) == new
+
+
+@pytest.mark.parametrize("page", ["no mark\n", "<!-- one -->\nno end\n"])
+def test_a_page_without_marks_is_left_alone(monkeypatch, page):
+    monkeypatch.setattr(paper_claims, "TABLES", {"one": lambda _: "a\n"})
+    with pytest.raises(ValueError, match="needs the lines <!-- one --> and <!-- end -->"):
+        paper_claims.filled_in(page, None)
+
+
+def test_the_page_has_the_tables_of_the_stored_trials():
+    page = PAGE.read_text(encoding="utf-8")
+    assert paper_claims.filled_in(page, paper_figures.read(problems.DATA)) == page
+    assert page.count("<!-- end -->") == len(paper_claims.TABLES)
+
+
+def test_the_page_shows_every_figure():
+    page = PAGE.read_text(encoding="utf-8")
+    assert [name for name in paper_figures.FIGURES if f"images/paper-{name}.png" not in page] == []
