@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import deepemu
@@ -284,6 +285,45 @@ def test_a_name_with_another_ending_is_a_name(folder):
     assert "\t" in (folder / "out.tsv").read_text()
 
 
+def test_what_pandas_keeps_of_its_rows_is_no_input(folder, capsys):
+    table = pd.read_csv(folder / "runs.csv")
+    table[table["width"] > 0.1].to_parquet(folder / "some.parquet")
+    assert "__index_level_0__" in pq.read_schema(folder / "some.parquet").names
+    arguments = ["fit", "some.parquet", "--output", "force", "--model", "gp", "--json"]
+    assert cli.main(arguments) == 0
+    assert list(json.loads(capsys.readouterr().out)["inputs"]) == ["width", "depth"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (101324.981, 101325.045, "101324.981 to 101325.045"),
+        (0.0, 1.0, "0 to 1"),
+        (-3.0, 12.5, "-3 to 12.5"),
+        (1e17, 1e17, "1e+17 to 1e+17"),
+        (-1.7e308, 1.7e308, "-1.7e+308 to 1.7e+308"),
+    ],
+)
+def test_ranges_are_told_apart(low, high, words):
+    assert list(cli._ranges_in_words("input", {"p": [low, high]})) == [f"  input p: {words}"]
+
+
+def test_a_reader_that_leaves_is_no_fault(folder, monkeypatch, capsys):
+    def closed(*_, **__):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stdout", sys.stdout)
+    monkeypatch.setattr("builtins.print", closed)
+    assert cli.main(["info", "old.deepemu"]) == 0
+    sys.stdout.close()
+
+
+def test_a_closed_output_is_told(folder, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["predict", "old.deepemu", "new.csv"]) == 1
+    assert "Standard output is closed" in capsys.readouterr().err
+
+
 def test_who_may_read_a_file_stays_as_it_was(folder):
     (folder / "out.csv").write_text("")
     (folder / "out.csv").chmod(0o640)
@@ -427,6 +467,15 @@ HOSTILE = {
     "a device without end": (None, ["fit", "/dev/zero", *BAD_FIT[2:]], 1, "/dev/zero is a device"),
     "predictions into a spreadsheet": (text("width,depth\n1,2\n"), [*PREDICT[:-1], "out.xlsx"], 1, "would not be a .xlsx file"),
     "an example in an option": (None, ["demo", "--", "-x"], 1, "looks like an option"),
+    "a page in place of a table": (None, ["report", "old.deepemu", "-o", "new.csv"], 1, "is named as a table"),
+    "an emulator in place of a table": (text(RUNS), [*BAD_FIT[:-1], "runs.csv"], 1, "is named as a table"),
+    "an input called as a prediction": (text("force_mean,depth,force\n1,2,3\n4,5,6\n"), BAD_FIT, 1, "'force_mean' is what a prediction will be called"),
+    "a link to itself": (lambda path: (path.parent / "loop").symlink_to("loop"), ["predict", "old.deepemu", "new.csv", "-o", "loop"], 1, "leads nowhere"),
+    "digits of another script": (text(HEAD + "١,2,3\n"), BAD_FIT, 1, "column 'width' has"),
+    "too many chains": (text(RUNS), [*BAD_FIT, "--chains", "9" * 5000], 2, "not a positive whole number up to 1000000"),
+    "too long a seed": (text(RUNS), [*BAD_FIT, "--seed", "9" * 5000], 2, "is not a whole number from 0"),
+    "no columns in Parquet": (lambda path: pd.DataFrame(index=[1, 2]).to_parquet(path, index=False), ["predict", "old.deepemu", "bad.parquet"], 1, "has no columns"),
+    "no GPU": (text(RUNS), [*BAD_FIT, "--device", "gpu"], 1, "leave --device out"),
     "no Parquet": (text("hello"), ["predict", "old.deepemu", "bad.parquet"], 1, "is no Parquet file"),
     "text in Parquet": (parquet_of_text, ["predict", "old.deepemu", "bad.parquet"], 1, "column 'width' has 'a'"),
     "a gap in Parquet": (parquet_with_gap, ["predict", "old.deepemu", "bad.parquet"], 1, "column 'width' (is empty|has nan)"),

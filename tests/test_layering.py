@@ -67,6 +67,7 @@ ORDER = (
     "codec",
     "plots",
     "page",
+    "soundness",
     "persistence",
     "tables",
     "cli",

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import pickle
+import random
+import shutil
 import subprocess
 import sys
 import warnings
@@ -24,6 +26,7 @@ from deepemu import (
     FileError,
     InputError,
     Layer,
+    _runtime,
     archive,
     codec,
 )
@@ -340,6 +343,64 @@ def test_numbers_that_do_not_fit_are_damage(file, path, value):
 def test_words_and_numbers_in_each_others_places_are_damage(file, path, value):
     rewritten(file, changed(*STATE, *path, value=value))
     with pytest.raises(FileError, match="damaged"):
+        deepemu.load(file)
+
+
+def places(tree, path=()):
+    """The way to every plain value of a header."""
+    if isinstance(tree, dict | list):
+        for key, each in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from places(each, (*path, key))
+    else:
+        yield path
+
+
+def spoilt(array, how):
+    changed = array.copy()
+    if changed.dtype.kind == "f" and changed.size:
+        changed.reshape(-1)[changed.size // 2] = {"huge": 1e300, "nan": np.nan}.get(how, 0.5)
+    others = {"cut": lambda: array[1:], "float": lambda: array.astype(float),
+              "scalar": lambda: np.float64(3.0)}  # fmt: skip
+    return np.ascontiguousarray(others.get(how, lambda: changed)()) if array.ndim else changed
+
+
+def used(emulator):
+    """Everything that a file is read for."""
+    x = pd.DataFrame(emulator.training_inputs[:2], columns=emulator.input_names)
+    moments = [*emulator.predict(x, return_std=True), *emulator._left_out_rows()]
+    str(emulator.summary())
+    emulator._reservations()
+    return [*moments, emulator.sample_y(x)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_one_change_anywhere_is_refused_or_does_no_harm(tmp_path, seed):
+    """Numbers of another kind, size or shape, and other values in the header."""
+    source = WRITTEN / "format_1_dgp.deepemu"
+    with zipfile.ZipFile(source) as old:
+        header = json.loads(old.read("header.json"))
+        arrays = {name: old.read(name) for name in old.namelist() if name.endswith(".npy")}
+    draw, every = random.Random(seed), list(places(header["emulator"]))
+    for _ in range(25):
+        file = Path(shutil.copy(source, tmp_path / "it.deepemu"))
+        if draw.random() < 0.5:
+            name = draw.choice(sorted(arrays))
+            how = draw.choice(["cut", "float", "huge", "nan", "half", "scalar"])
+            content = spoilt(np.load(io.BytesIO(arrays[name])), how)
+            rewritten(file, **{name: npy(content)})
+        else:
+            name, how = draw.choice(every), draw.choice([None, "x", -1, 1e300, True, []])
+            rewritten(file, changed("emulator", *name, value=how))
+        try:
+            emulator = deepemu.load(file)
+        except FileError:
+            continue
+        assert all(np.all(np.isfinite(each)) for each in used(emulator)), (name, how)
+
+
+def test_a_machine_without_devices_is_no_damage(file, monkeypatch):
+    monkeypatch.setattr(_runtime, "has", lambda platform: False)
+    with pytest.raises(InputError, match="neither a CPU nor a GPU here; add cpu to JAX_PLATFORMS"):
         deepemu.load(file)
 
 

@@ -3,8 +3,10 @@
 import copy
 import sys
 import warnings
+from itertools import pairwise
 
 import numpy as np
+import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection
@@ -113,6 +115,41 @@ def test_long_names_are_not_cut(line):
             assert "N and s" in words.get_text().replace("\n", " ")
             assert edge.x0 <= box.x0 and box.x1 <= edge.x1
             assert edge.y0 <= box.y0 and box.y1 <= edge.y1
+
+
+def test_held_out_outputs_have_their_name():
+    y, mean, std = pd.Series([1.0, 2.0, 3.0], name="thrust (N)"), [1.1, 2.0, 2.9], [0.1, 0.1, 0.1]
+    ax = plots.plot_predictions(y, mean, std)
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("thrust (N), true", "thrust (N), predicted")
+    ax = plots.plot_predictions(y, mean, std, output="drag")
+    assert ax.get_xlabel() == "drag, true"
+    ax = plots.plot_profile(y, mean, std)
+    assert ax.get_ylabel() == "thrust (N), normalised mean"
+    assert plots.plot_profile(y.to_numpy(), mean, std).get_xlabel() == "normalised truth"
+
+
+def test_ticks_of_close_numbers_stand_apart_and_in_full(quick_programs):
+    x = np.linspace(101325.01, 101325.09, 9)[:, None]
+    emulator = GP().fit(x, x[:, 0]).name_columns(["pressure"], ["pressure out"])
+    for ax in (plots.plot_fit(emulator), plots.plot_slices(emulator)[0, 0]):
+        ax.figure.canvas.draw()
+        assert ax.xaxis.get_offset_text().get_text() == ""
+        labels = [each for each in ax.get_xticklabels() if each.get_text()]
+        boxes = [each.get_window_extent() for each in labels if each.get_visible()]
+        assert len(boxes) >= 2
+        assert all(a.x1 < b.x0 for a, b in pairwise(boxes))
+        assert all(each.get_text().startswith("101325") for each in labels)
+
+
+def test_a_structure_with_long_names_is_drawn_to_size(line):
+    emulator = copy.copy(line).name_columns(["p" * 70], ["q" * 70])
+    ax = plots.plot_structure(emulator)
+    ax.figure.canvas.draw()
+    edge = ax.figure.bbox
+    for words in ax.texts:
+        box = words.get_window_extent()
+        assert edge.x0 <= box.x0 and box.x1 <= edge.x1
+    assert {each.get_text() for each in ax.texts} >= {"p" * 17 + "…", "q" * 17 + "…"}
 
 
 def test_the_profile_is_normalised():

@@ -90,9 +90,7 @@ def test_progress_counts_the_sweeps_before_and_reaches_its_end(problem, capsys, 
     """25 iterations of 2 sweeps, those of training, 2 imputations; of two chains."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            Progress, "plain_line", lambda self: seen.append((self._done, self._total)) or ""
-        )
+        patch.setattr(Progress, "__exit__", lambda self, *_: seen.append((self._done, self._total)))
         DGP(n_iter=n_iter, **(SMALL | {"verbose": True})).fit(*problem)
     total = 2 * (25 + n_iter + 2)
     assert seen[-1] == (total, total)
@@ -176,7 +174,7 @@ def test_progress_is_shown_when_asked_for(problem, capsys, monkeypatch):
     DGP(n_iter=5, **(SMALL | {"verbose": True})).fit(*problem)
     written = capsys.readouterr()
     assert written.out == ""
-    assert "training █" in written.err
+    assert "DGP, 2 layers, matern52 █" in written.err
     assert " 43%" in written.err  # 6 of 14: 5 iterations and 2 imputations of two chains
     assert "100%" in written.err
     assert written.err.endswith("\n")
@@ -212,7 +210,7 @@ def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(monkeypatc
             clock.append(now)
             progress.advance(2)
     assert capsys.readouterr().err == (
-        "training: 50% done, 10 s, 10 s left\ntraining: 100% done, 19 s, 0 s left\n"
+        "training: 50% done, 10 s, 10 s left\ntraining: ended after 19 s\n"
     )
 
 

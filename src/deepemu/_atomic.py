@@ -17,8 +17,7 @@ PathLike = str | os.PathLike[str]
 @contextmanager
 def replacing(path: PathLike) -> Iterator[IO[bytes]]:
     """A file to write to that takes the place of ``path`` at the end, unless something fails."""
-    target = Path(path).resolve()
-    _require_regular(path, target)
+    target = _target_of(path)
     beside = target.with_name(f".{uuid.uuid4().hex}.part")
     try:
         with beside.open("xb") as file:
@@ -45,8 +44,7 @@ def _keep_mode(target: Path, beside: Path) -> None:
 
 def require_writable(path: PathLike) -> None:
     """Say before long work that its result could not be written."""
-    target = Path(path).resolve()
-    _require_regular(path, target)
+    target = _target_of(path)
     try:
         with tempfile.TemporaryFile(dir=target.parent):
             pass
@@ -57,8 +55,13 @@ def require_writable(path: PathLike) -> None:
         ) from error
 
 
-def _require_regular(path: PathLike, target: Path) -> None:
-    """Nothing takes the place of a folder, a pipe or a device."""
+def _target_of(path: PathLike) -> Path:
+    """The file that a path leads to; nothing takes the place of a folder, a pipe or a device."""
+    try:
+        target = Path(path).resolve()
+    except (RuntimeError, OSError) as error:
+        raise FileError(f"{path} is a link that leads nowhere; name a file to write to.") from error
     if target.exists() and not target.is_file():
         what = "a folder" if target.is_dir() else "no regular file"
         raise FileError(f"{path} is {what}; name a file to write to.")
+    return target

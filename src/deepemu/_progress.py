@@ -70,7 +70,8 @@ class Progress:
         if self._on_terminal:
             self._write("\n")
         elif self._shown and kind is None:
-            self._write(self.plain_line() + "\n")
+            spent = time.monotonic() - self._began
+            self._write(f"{self._label}: ended after {spent:.0f} s\n")
 
 
 def wants_progress(verbose: bool | None) -> bool:

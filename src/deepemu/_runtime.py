@@ -132,6 +132,10 @@ def choose(device: str, n_jobs: int | None, worth_a_gpu: bool) -> Runtime:
     """The runtime that a user's ``device`` and ``n_jobs`` ask for; see `DGP`."""
     if device not in DEVICES:
         raise InputError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}.")
+    if not has("cpu") and not has("gpu"):
+        raise InputError(
+            "JAX finds neither a CPU nor a GPU here; add cpu to JAX_PLATFORMS, or unset it."
+        )
     if device == "gpu" and not has("gpu"):
         raise InputError(
             "device is 'gpu', but JAX sees no GPU here; install a JAX build for your GPU or pass "

@@ -57,8 +57,9 @@ class Deep:
         latents = training.starting_latents(self.network, sites.x, _boundary.bucket(len(sites.x)))
         chains = training.start_chains(self.plan, self.start, latents, self.n_chains)
         return training.train(
-            seed, self.network, self.plan, chains, sites, show_progress, SWEEPS_BEFORE_FIRST_M_STEP
-        )
+            seed, self.network, self.plan, chains, sites, show_progress,
+            SWEEPS_BEFORE_FIRST_M_STEP, self.label,
+        )  # fmt: skip
 
     def go_on(
         self, seed: int, before: Trained, sites: Replicates, n_old: int, show_progress: bool
@@ -71,7 +72,9 @@ class Deep:
         )
         n_iter = max(int(SHARE_OF_UPDATE * self.plan.n_iter), 1)
         plan = dataclasses.replace(self.plan, n_iter=n_iter, n_folds=0)
-        trained = training.train(seed, self.network, plan, chains, sites, show_progress)
+        trained = training.train(
+            seed, self.network, plan, chains, sites, show_progress, 0, self.label
+        )
         return dataclasses.replace(trained, held_out=held_out)
 
 

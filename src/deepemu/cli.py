@@ -37,6 +37,7 @@ from deepemu.tables import Columns, Table
 
 SUFFIX = ".deepemu"
 UNUSABLE, WRONG_ARGUMENTS, INTERRUPTED = 1, 2, 130
+MOST = 1_000_000  # chains or iterations; nobody waits for more
 ADDED = ("mean", "std", "lower", "upper")
 
 DESCRIPTION = """\
@@ -88,6 +89,7 @@ PHRASES = {
     "pass nugget='estimate'": "fit with --noise",
     ", or pass stacking=False to do without": "",
     "pass device='cpu'": "leave --device out",
+    "device is": "--device is",
     "pass device='gpu'": "fit with --device gpu",
     "the row where loo() is furthest off": "the run that the report shows furthest off",
     "(Emulator holds rows out; so": "(--model auto holds rows out; so",
@@ -110,6 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    if sys.stdout is None:
+        raise FileError("Standard output is closed; give the command somewhere to write to.")
     with _warnings_in_one_line() as warned:
         _keep_programs()
         text, facts = options.command(options)
@@ -126,6 +130,7 @@ def _excused(error: BaseException) -> int:
             return INTERRUPTED
         case BrokenPipeError():  # whoever read our output has seen enough
             sys.stdout = open(os.devnull, "w")
+            return 0
         case OSError():
             _complain(f"{error.filename or 'file'}: {error.strerror or error}.")
         case _WrongArgumentsError():
@@ -173,6 +178,7 @@ def fit(options: argparse.Namespace) -> Found:
         raise FileError(f"{options.runs} has one run; a fit needs at least two different ones.")
     target = options.emulator or Path(options.runs).with_suffix(SUFFIX)
     _require_other(target, options.runs)
+    _require_no_table(target)
     require_writable(target)
     _say(options, f"fitting {len(x)} runs of {len(inputs)} input(s) ...")
     began = time.monotonic()
@@ -240,6 +246,7 @@ def report(options: argparse.Namespace) -> Found:
     """Write one HTML page about an emulator, to read and to send; it opens offline."""
     emulator = load(options.emulator)
     target = options.page or options.emulator.with_suffix(".html")
+    _require_no_table(target)
     _require_other(target, options.emulator)
     require_writable(target)
     with Progress("predicting", 1, _tells(options)) as progress:
@@ -288,7 +295,15 @@ def _inputs(table: Table, inputs: Sequence[str] | None, outputs: Sequence[str]) 
         raise FileError("A column is named twice; name each input and each output once.")
     if not chosen:
         raise FileError(f"{table.source} has no column besides the output; add the inputs.")
+    taken = [name for name in _added(outputs) if name in chosen]
+    if taken:
+        raise FileError(f"{taken[0]!r} is what a prediction will be called; rename the input.")
     return chosen
+
+
+def _added(outputs: Sequence[str]) -> list[str]:
+    """The columns that predictions of some outputs have."""
+    return [f"{name}_{what}" for name in outputs for what in ADDED]
 
 
 MODELS: dict[str, type[BaseEmulator]] = {"auto": Emulator, "dgp": DGP, "gp": GP}
@@ -316,13 +331,18 @@ def _estimator(options: argparse.Namespace) -> BaseEmulator:
 
 
 def _require_other(target: Path, *sources: Path) -> None:
-    if Path(target).resolve() in [Path(source).resolve() for source in sources]:
+    if os.path.realpath(target) in map(os.path.realpath, sources):
         raise FileError(f"{target} is what is read; name another file to write to.")
 
 
+def _require_no_table(target: Path) -> None:
+    """A slip of the finger must not replace the user's runs."""
+    if tables.is_table(target):
+        raise FileError(f"{target} is named as a table, which would not be one; name another file.")
+
+
 def _require_new_columns(emulator: BaseEmulator, table: Table) -> None:
-    added = [f"{name}_{what}" for name in emulator.output_names for what in ADDED]
-    taken = [name for name in added if name in table.columns]
+    taken = [name for name in _added(emulator.output_names) if name in table.columns]
     if taken:
         raise FileError(
             f"{table.source} already has a column {taken[0]!r}, which predictions would replace; "
@@ -379,7 +399,15 @@ def _ranges(names: Sequence[str], columns: np.ndarray) -> dict[str, list[float]]
 
 def _ranges_in_words(what: str, ranges: dict[str, list[float]]) -> Iterator[str]:
     for name, (low, high) in ranges.items():
-        yield f"  {what} {name}: {low:g} to {high:g}"
+        digits = _digits_apart(low, high)
+        yield f"  {what} {name}: {low:.{digits}g} to {high:.{digits}g}"
+
+
+def _digits_apart(low: float, high: float) -> int:
+    """Digits that show the hundredth part of a range."""
+    largest, span = max(abs(low), abs(high)), high - low
+    needed = np.ceil(np.log10(100.0 * (largest / span))) if 0.0 < span < np.inf else 0.0
+    return int(np.clip(needed, 6, 17))
 
 
 def _scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float | None]:
@@ -573,15 +601,24 @@ def add_report(parser: argparse.ArgumentParser) -> None:
 
 
 def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    if not _is_between(text, 1, MOST):
+        raise argparse.ArgumentTypeError(
+            f"{text[:20]!r} is not a positive whole number up to {MOST}"
+        )
     return int(text)
 
 
 def _seed(text: str) -> int:
-    if not text.isdecimal() or int(text) >= 2**32:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 4294967295")
+    if not _is_between(text, 0, 2**32 - 1):
+        raise argparse.ArgumentTypeError(
+            f"{text[:20]!r} is not a whole number from 0 to {2**32 - 1}"
+        )
     return int(text)
+
+
+def _is_between(text: str, least: int, most: int) -> bool:
+    digits = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
+    return digits and least <= int(text) <= most
 
 
 def _share(text: str) -> float:

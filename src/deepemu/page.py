@@ -19,8 +19,8 @@ from deepemu.errors import InputError
 from deepemu.plots import along
 
 # Grid points along each input that has a slider, by the number of those inputs.
-GRID = {1: 101, 2: 25, 3: 11}
-N_EFFECT, N_BASE = 11, 32
+GRID = {1: 201, 2: 41, 3: 15}
+N_EFFECT, N_BASE = 25, 32
 BATCH = 200
 
 Tell = Callable[[int, int], None]
@@ -74,6 +74,7 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         "troubles": [*summary.troubles, *emulator._reservations()],
         "decisions": list(summary.decisions),
         "effects": effects.tolist(),
+        "base": N_BASE,
         "grid": {
             "inputs": chosen,
             "axes": [axis.tolist() for axis in axes],

@@ -40,6 +40,7 @@ __all__ = [
 ]
 
 N_POINTS, N_GRID = 201, 41
+LONGEST_AT_A_NODE = 18  # letters
 TRACES = {
     "lengthscale": "lengthscales of layer {layer}",
     "scale": "scales of layer {layer}",
@@ -128,21 +129,45 @@ def plot_left_out(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None
     return ax
 
 
-def plot_predictions(y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None) -> Axes:
-    """Predictions with 95 % intervals against outputs that are known."""
+def plot_predictions(
+    y: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    ax: Axes | None = None,
+    output: str | None = None,
+) -> Axes:
+    """Predictions with 95 % intervals against outputs that are known.
+
+    The axes are named after the ``output``; unless given, a Series ``y`` has a name of its own.
+    """
+    called = _called(y, output)
     known, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
     ax = _axes(ax)
     draw_predictions(ax, known, mean, std)
-    name(ax, "", "true", "predicted")
+    name(ax, "", f"{called}true", f"{called}predicted")
     return ax
 
 
-def plot_profile(y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None = None) -> Axes:
+def _called(y: ArrayLike, output: str | None) -> str:
+    """The name of an output and a comma, or nothing."""
+    known = getattr(y, "name", None) if output is None else output
+    return "" if known is None else f"{known}, "
+
+
+def plot_profile(
+    y: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    ax: Axes | None = None,
+    output: str | None = None,
+) -> Axes:
     """Normalised predictive means against normalised truth, coloured by standard deviation.
 
     Truth and mean are divided by the range of the truth; standard deviations by their largest. An
-    emulator that knows where it is wrong has its dark points on the diagonal.
+    emulator that knows where it is wrong has its dark points on the diagonal. The axes are named as
+    by `plot_predictions`.
     """
+    called = _called(y, output)
     known, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
     span, low = np.ptp(known) or 1.0, known.min()
     ax = _axes(ax)
@@ -153,7 +178,7 @@ def plot_profile(y: ArrayLike, mean: ArrayLike, std: ArrayLike, ax: Axes | None 
     )  # fmt: skip
     ax.axline((0.5, 0.5), slope=1.0, color=GREY, linewidth=1, zorder=1)
     ax.figure.colorbar(points, ax=ax, label="normalised standard deviation")
-    name(ax, "", "normalised truth", "normalised mean")
+    name(ax, "", f"{called}normalised truth", f"{called}normalised mean")
     return ax
 
 
@@ -260,8 +285,9 @@ def plot_structure(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
         ax.scatter(x, y, s=420, color=colour, edgecolor="black", zorder=3)
         below = layer in (0, network.depth)
         for at, word in zip(column, words, strict=True):
-            ax.annotate(word, at, xytext=(0, -22 if below else -3), textcoords="offset points",
-                        ha="center", fontsize=9, zorder=4, parse_math=False)  # fmt: skip
+            ax.annotate(_short(word), at, xytext=(0, -22 if below else -3), ha="center",
+                        textcoords="offset points", fontsize=9, zorder=4,
+                        parse_math=False)  # fmt: skip
     ax.set_title(part.candidate.label, fontsize=11, loc="left")
     ax.margins(0.15, 0.2)
     ax.axis("off")
@@ -283,6 +309,10 @@ def _arrows(
         for node, reads in zip(places[layer + 1], spec.reads, strict=True):
             found += [(s, node) for s, is_read in zip(sources, reads, strict=False) if is_read]
     return found
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= LONGEST_AT_A_NODE else word[: LONGEST_AT_A_NODE - 1] + "…"
 
 
 def _node_names(emulator: BaseEmulator, network: Network) -> list[Sequence[str]]:

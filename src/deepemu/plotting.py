@@ -35,6 +35,7 @@ Z_95 = float(ndtri(0.975))
 LEVELS = np.append(np.arange(1, 20) / 20, 0.99)
 N_BINS = 10
 TITLE, LABEL = 11, 10  # sizes of letters, in points
+INCHES_OF_A_NUMBER = 0.75  # of nine digits and a gap
 SHORTEST_LINE = 12  # letters, in however small a panel
 WIDTH_OF_LETTERS = 0.52  # of most, as a share of their size
 
@@ -235,7 +236,20 @@ def name(axes: Axes, title: str, below: str, beside: str) -> None:
     for words in written:
         words.set_parse_math(r"\hat" in words.get_text())  # a dollar in a name is a dollar
     axes.tick_params(labelsize=9)
+    _space_ticks(axes, wide)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _space_ticks(axes: Axes, wide: float) -> None:
+    """Numbers in full, no common part beside the axis, and no more of them than stand apart."""
+    from matplotlib.ticker import AutoLocator, ScalarFormatter
+
+    for axis in (axes.xaxis, axes.yaxis):
+        formatter = axis.get_major_formatter()
+        if isinstance(formatter, ScalarFormatter):
+            formatter.set_useOffset(False)
+    if isinstance(axes.xaxis.get_major_locator(), AutoLocator):
+        axes.locator_params(axis="x", nbins=max(int(wide / INCHES_OF_A_NUMBER), 2))
 
 
 def _folded(text: str, inches: float, size: float) -> str:

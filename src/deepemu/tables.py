@@ -15,6 +15,8 @@ from deepemu.errors import FileError
 
 # Digits that a number would lose: leading zeros, or more than a double has.
 _IDENTIFIER = re.compile(r"[+-]?(0\d+|\d{16,})")
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+LONGEST_CELL = 2**30
 
 SEPARATORS = ",;\t"
 PARQUET = (".parquet", ".pq")
@@ -31,11 +33,13 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, as they stand in the file; ``lines`` are their rows' places in it."""
+    """Columns by name, as they stand in the file; ``lines`` are their rows' places in it, which
+    ``place`` names."""
 
     source: str
     columns: Columns
     lines: Sequence[int]
+    place: str = "line"
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -63,8 +67,8 @@ class Table:
             if value is None or not np.isfinite(value):
                 shown = "is empty" if cell is None or str(cell).strip() == "" else f"has {cell!r}"
                 raise FileError(
-                    f"{self.source}, line {line}: column {name!r} {shown}, where a finite number "
-                    "is needed; mend or remove the row, or leave the column out."
+                    f"{self.source}, {self.place} {line}: column {name!r} {shown}, where a finite "
+                    "number is needed; mend or remove the row, or leave the column out."
                 )
         return np.array(values, dtype=np.float64)
 
@@ -73,8 +77,9 @@ def _number(cell: Any) -> float | None:
     if cell is None or isinstance(cell, bool | bytes):
         return None
     try:
-        # Python reads 1_000 as a number, which no table means.
-        return None if isinstance(cell, str) and "_" in cell else float(cell)
+        # Python reads 1_000 and digits of other scripts as numbers, which no table means.
+        plain = not isinstance(cell, str) or ("_" not in cell and cell.strip().isascii())
+        return float(cell) if plain else None
     except (TypeError, ValueError):
         return None
 
@@ -108,6 +113,7 @@ def _read_csv(path: Path) -> Table:
         ) from error
     if "\0" in text:
         raise FileError(f"{path} is no CSV file: it has zero bytes; save it as one.")
+    csv.field_size_limit(LONGEST_CELL)
     first_lines = [line for line in text.splitlines() if line.strip()][:2]
     try:
         reader = csv.reader(
@@ -146,10 +152,15 @@ def _table(path: Path, names: list[str], body: list[tuple[int, list[str]]]) -> T
 
 def _require_names(path: Path, names: Sequence[str]) -> None:
     if "" in names:
-        raise FileError(f"{path}: column {names.index('') + 1} has no name; give it one.")
+        raise FileError(
+            f"{path}: column {names.index('') + 1} has no name; give it one, or remove it if it "
+            "only counts the rows."
+        )
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise FileError(f"{path} has column {_listed(twice)} more than once; rename one of them.")
+    if not names:
+        raise FileError(f"{path} has no columns; it must have at least two.")
     if all(_number(name) is not None for name in names):
         raise FileError(f"{path} has numbers in its first line; put the columns' names there.")
 
@@ -158,14 +169,16 @@ def _read_parquet(path: Path) -> Table:
     arrow, parquet = _arrow()
     with path.open("rb") as file:
         try:
+            _require_names(path, parquet.ParquetFile(file).schema_arrow.names)
             found = parquet.read_table(file)
         except (arrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise FileError(f"{path} is no Parquet file ({reason}); write it again.") from error
+    # What pandas keeps of the rows it was given counts them, and says nothing of a run.
+    found = found.select([each for each in found.column_names if not _PANDAS_INDEX.fullmatch(each)])
     names = [str(name) for name in found.column_names]
-    _require_names(path, names)
     columns = {name: _values(arrow, found.column(place)) for place, name in enumerate(names)}
-    return Table(str(path), columns, range(1, found.num_rows + 1))
+    return Table(str(path), columns, range(1, found.num_rows + 1), "row")
 
 
 def _values(arrow: Any, column: Any) -> list[Any]:
@@ -188,6 +201,11 @@ def _arrow() -> tuple[Any, Any]:
 
 
 # --- writing ---------------------------------------------------------------------------------
+
+
+def is_table(path: PathLike) -> bool:
+    """Whether a file is named as one of the tables that are read and written here."""
+    return Path(path).suffix.lower() in (".csv", ".txt", ".dat", *TABS, *PARQUET)
 
 
 def require_format(path: PathLike) -> None:

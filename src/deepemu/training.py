@@ -139,7 +139,8 @@ def train(
     chains: list[sem.Chain],
     sites: Replicates,
     show_progress: bool,
-    sweeps_before: int = 0,
+    sweeps_before: int,
+    label: str,
 ) -> Trained:
     """SEM for all chains, block by block; then imputations with the averaged parameters.
 
@@ -154,7 +155,7 @@ def train(
     n_steps = n_warm_up + plan.n_iter + n_kept
     with (
         deferred_interrupt() as interrupt,
-        Progress("training", n_steps * len(chains), show_progress) as progress,
+        Progress(label, n_steps * len(chains), show_progress) as progress,
     ):
         run = Run(seed, network, plan, n_warm_up, progress, interrupt)
         paths = (
