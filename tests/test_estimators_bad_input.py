@@ -11,6 +11,8 @@ from deepemu import DGP, GP, DataWarning, InputError, Layer
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
 KINDS = pytest.mark.parametrize("make", [GP, lambda: DGP(**SMALL)], ids=["GP", "DGP"])
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 
 @pytest.fixture(scope="module")
 def problem():

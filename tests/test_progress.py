@@ -11,6 +11,8 @@ import pytest
 from deepemu import DGP, InterruptedFitWarning, candidates, training
 from deepemu._progress import Progress, deferred_interrupt, wants_progress
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False, "stacking": False}
 
 

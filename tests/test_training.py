@@ -9,6 +9,8 @@ from deepemu.core import impute, sem
 from deepemu.core.network import LayerParams
 from deepemu.layers import Layer, build_network
 
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
 
 @pytest.fixture(autouse=True)
 def double_precision():

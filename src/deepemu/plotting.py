@@ -35,7 +35,8 @@ Z_95 = float(ndtri(0.975))
 LEVELS = np.append(np.arange(1, 20) / 20, 0.99)
 N_BINS = 10
 TITLE, LABEL = 11, 10  # sizes of letters, in points
-INCHES_OF_A_NUMBER = 0.75  # of nine digits and a gap
+DIGIT = 0.08  # inches
+MOST_TICKS = 9
 SHORTEST_LINE = 12  # letters, in however small a panel
 WIDTH_OF_LETTERS = 0.52  # of most, as a share of their size
 
@@ -249,7 +250,15 @@ def _space_ticks(axes: Axes, wide: float) -> None:
         if isinstance(formatter, ScalarFormatter):
             formatter.set_useOffset(False)
     if isinstance(axes.xaxis.get_major_locator(), AutoLocator):
-        axes.locator_params(axis="x", nbins=max(int(wide / INCHES_OF_A_NUMBER), 2))
+        letters = _letters_of_ticks(*axes.get_xlim()) + 2  # a gap
+        axes.locator_params(axis="x", nbins=int(np.clip(wide / (letters * DIGIT), 2, MOST_TICKS)))
+
+
+def _letters_of_ticks(low: float, high: float) -> int:
+    """How long the labels of ticks between two values are that tell tenths of the span apart."""
+    largest, span = max(abs(low), abs(high)), abs(high - low)
+    digits = int(np.clip(np.ceil(np.log10(largest / span)) + 2, 2, 15)) if 0 < span < np.inf else 6
+    return max(len(f"{each:.{digits}g}") for each in (low, high))
 
 
 def _folded(text: str, inches: float, size: float) -> str:
