@@ -186,7 +186,11 @@ def errors_and_times(problem: str, results: Results) -> Figure:
     right.set_ylabel("seconds a trial, one core")
     for ax in (left, right):
         ax.set_xticks([])
+        ax.set_xlim(left.get_xlim())
         ax.spines[["top", "right"]].set_visible(False)
+    if not right.patches:
+        right.text(0.5, 0.5, "no times measured", ha="center", transform=right.transAxes)
+        right.set_yticks([])
     return figure
 
 
