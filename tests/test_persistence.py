@@ -121,7 +121,7 @@ def test_a_loaded_emulator_grows_as_the_original_does(data, tmp_path):
     np.testing.assert_array_equal(loaded.loo(), original.loo())
 
 
-def test_another_process_predicts_the_same(file, gp, data):
+def predicted_by_another_process(file, at, **environment):
     program = (
         "import sys, json, deepemu, numpy as np\n"
         "e = deepemu.load(sys.argv[1])\n"
@@ -130,11 +130,26 @@ def test_another_process_predicts_the_same(file, gp, data):
         "print(json.dumps([part.tolist() for part in e.predict(at, return_std=True)]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(file), json.dumps(data[2].tolist())],
-        capture_output=True, text=True, check=True,
+        [sys.executable, "-c", program, str(file), json.dumps(at.tolist())],
+        env=os.environ | environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
+    return json.loads(done.stdout)
+
+
+def test_another_process_predicts_the_same(file, gp, data):
     expected = gp.predict(frame(data[2]), return_std=True)
-    np.testing.assert_allclose(json.loads(done.stdout), expected, rtol=1e-9)
+    np.testing.assert_allclose(predicted_by_another_process(file, data[2]), expected, rtol=1e-9)
+
+
+@pytest.mark.skipif(not _runtime.has("gpu"), reason="JAX sees no GPU here")
+def test_a_file_of_a_gpu_predicts_the_same_without_one(data, tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        fitted = DGP(**SMALL, **FEW, device="gpu").fit(*data[:2])
+    deepemu.save(fitted, tmp_path / "it.deepemu")
+    found = predicted_by_another_process(tmp_path / "it.deepemu", data[2], JAX_PLATFORMS="cpu")
+    expected = fitted.set_params(device="cpu").predict(frame(data[2]), return_std=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_settings_of_the_machine_stay_there(data, tmp_path):
