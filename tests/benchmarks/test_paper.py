@@ -308,12 +308,22 @@ def test_a_claim_without_trials_is_open():
     assert found[1].word == OPEN
 
 
+def test_a_few_trials_decide_nothing_but_those_of_a_plain_process_are_all_alike():
+    few, many = results_of(si_2=LOW[:4], si_3=HIGH), results_of(si_2=LOW[:5], si_3=HIGH)
+    assert LOWER(many).word == CONFIRMED
+    with pytest.raises(paper_claims.Missing, match="SI 2"):
+        LOWER(few)
+    plain = results_of(si_2=LOW, gp_0=[0.5])
+    assert paper_claims.lower_error("vega", ("si", 2), ("gp", 0))(plain).word == CONFIRMED
+
+
 def test_standard_deviations_that_follow_the_errors_are_known_by_rank(monkeypatch):
     truth = np.arange(10.0)
     monkeypatch.setattr(
         paper_claims, "load_design", lambda *_: problems.Design(None, None, None, truth)
     )
-    results = results_of(si_2=[0.1], si_3=[0.2])
+    others = [0.3] * 4  # the first is the best
+    results = results_of(si_2=[0.1, *others], si_3=[0.2, *others])
     errors = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0, 6.0, 7.0, 0.5])
     results.predictions["vega-si-2-000"] = np.array([truth + errors, 2 * errors])
     results.predictions["vega-si-3-000"] = np.array([truth + errors, 1 / errors])
