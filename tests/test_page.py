@@ -43,8 +43,8 @@ def contents(emulator):
 def test_the_grid_holds_predictions_of_the_inputs_that_matter(emulator, contents):
     grid = contents["grid"]
     assert grid["inputs"] == [0, 2, 3]  # depth does nothing
-    assert [len(axis) for axis in grid["axes"]] == [15, 15, 15]
-    place = (3 * 15 + 10) * 15 + 6  # the last input changes fastest
+    assert [len(axis) for axis in grid["axes"]] == [13, 13, 13]
+    place = (3 * 13 + 10) * 13 + 6  # the last input changes fastest
     row = np.median(emulator.training_inputs, axis=0)
     row[[0, 2, 3]] = [grid["axes"][0][3], grid["axes"][1][10], grid["axes"][2][6]]
     mean, std = emulator.predict(row[None], return_std=True)
@@ -55,9 +55,9 @@ def test_the_grid_holds_predictions_of_the_inputs_that_matter(emulator, contents
 
 def test_main_effects_are_means_over_the_other_inputs(emulator, contents):
     effects = np.array(contents["effects"])
-    assert effects.shape == (2, 4, 25)
+    assert effects.shape == (2, 4, 21)
     x = emulator.training_inputs
-    expected = np.linspace(x[:, 0].min(), x[:, 0].max(), 25) ** 2
+    expected = np.linspace(x[:, 0].min(), x[:, 0].max(), 21) ** 2
     drawn = effects[0, 0] - effects[0, 0, 0]
     np.testing.assert_allclose(drawn, expected - expected[0], atol=0.02)
     assert np.ptp(effects[0, 1]) < 0.02
@@ -116,7 +116,7 @@ def test_outputs_that_cannot_be_summed_get_a_sentence():
 def test_progress_counts_all_predictions(emulator):
     told = []
     page.contents(emulator, "it", lambda *each: told.append(each))
-    total = 4 * 25 * 32 + 15**3
+    total = 4 * 21 * 16 + 13**3
     assert told[-1] == (total, total)
     assert all(a < b for (a, _), (b, _) in zip(told, told[1:], strict=False))
 
@@ -233,7 +233,7 @@ def test_curves_stand_where_the_numbers_are(shown, contents):
     """Heights of a curve are a straight line in the predictions that it joins."""
     points = [list(map(float, p.split(","))) for p in curves(shown, "slices")[0][1:].split("L")]
     at = shown.evaluate("state.at")
-    mean = np.reshape(contents["grid"]["mean"][0], (15, 15, 15))[:, at[1], at[2]]
+    mean = np.reshape(contents["grid"]["mean"][0], (13, 13, 13))[:, at[1], at[2]]
     heights = np.array(points)[:, 1]
     slope, offset = np.polyfit(mean, heights, 1)
     assert slope < 0  # SVG counts downwards

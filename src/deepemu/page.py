@@ -19,8 +19,8 @@ from deepemu.errors import InputError
 from deepemu.plots import along
 
 # Grid points along each input that has a slider, by the number of those inputs.
-GRID = {1: 201, 2: 41, 3: 15}
-N_EFFECT, N_BASE = 25, 32
+GRID = {1: 201, 2: 41, 3: 13}
+N_EFFECT, N_BASE = 21, 16
 BATCH = 200
 
 Tell = Callable[[int, int], None]
