@@ -53,9 +53,12 @@ class Progress:
     def _share(self) -> float:
         return min(self._done / max(self._total, 1), 1.0)
 
+    def _spent(self) -> float:
+        return time.monotonic() - self._began
+
     def _times(self) -> str:
         """Time spent and left; the latter once enough is done to tell."""
-        spent, share = time.monotonic() - self._began, self._share()
+        spent, share = self._spent(), self._share()
         left = f", {spent / share - spent:.0f} s left" if share >= SHARE_THAT_TELLS else ""
         return f"{spent:.0f} s{left}"
 
@@ -70,8 +73,7 @@ class Progress:
         if self._on_terminal:
             self._write("\n")
         elif self._shown and kind is None:
-            spent = time.monotonic() - self._began
-            self._write(f"{self._label}: ended after {spent:.0f} s\n")
+            self._write(f"{self._label}: ended after {self._spent():.0f} s\n")
 
 
 def wants_progress(verbose: bool | None) -> bool:

@@ -33,6 +33,7 @@ from deepemu.errors import (
 )
 from deepemu.estimators import DGP, GP
 from deepemu.persistence import load, save
+from deepemu.plotting import digits_apart
 from deepemu.tables import Columns, Table
 
 SUFFIX = ".deepemu"
@@ -399,15 +400,8 @@ def _ranges(names: Sequence[str], columns: np.ndarray) -> dict[str, list[float]]
 
 def _ranges_in_words(what: str, ranges: dict[str, list[float]]) -> Iterator[str]:
     for name, (low, high) in ranges.items():
-        digits = _digits_apart(low, high)
+        digits = int(np.clip(digits_apart(low, high), 6, 17))
         yield f"  {what} {name}: {low:.{digits}g} to {high:.{digits}g}"
-
-
-def _digits_apart(low: float, high: float) -> int:
-    """Digits that show the hundredth part of a range."""
-    largest, span = max(abs(low), abs(high)), high - low
-    needed = np.ceil(np.log10(100.0 * (largest / span))) if 0.0 < span < np.inf else 0.0
-    return int(np.clip(needed, 6, 17))
 
 
 def _scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float | None]:

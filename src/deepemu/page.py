@@ -66,7 +66,8 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         "title": title,
         "kind": type(emulator).__name__,
         "runs": len(emulator.training_inputs),
-        "averaged": summary.lines[-1].crps is not None and summary.n_rows < len(emulator._data.y),
+        "averaged": summary.lines[-1].crps is not None
+        and summary.n_rows < len(emulator.training_outputs),
         "inputs": _columns(emulator.input_names, emulator.training_inputs),
         "outputs": _columns(emulator.output_names, emulator.training_outputs),
         "leftOut": _left_out(emulator),

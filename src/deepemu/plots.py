@@ -20,7 +20,7 @@ from deepemu.emulator import BaseEmulator
 from deepemu.errors import InputError
 from deepemu.estimators import trace_in_words
 from deepemu.layers import place_of, require_choice
-from deepemu.plotting import BLUE, GREY, OF_CHAINS, VERMILION, Z_95, draw_predictions, name
+from deepemu.plotting import BLUE, GREY, OF_CHAINS, VERMILION, Z_95, draw_predictions, name, named
 from deepemu.stacking import Part
 
 if TYPE_CHECKING:
@@ -140,18 +140,20 @@ def plot_predictions(
 
     The axes are named after the ``output``; unless given, a Series ``y`` has a name of its own.
     """
-    called = _called(y, output)
-    known, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
+    known, mean, std, called = _held_out(y, mean, std, output)
     ax = _axes(ax)
     draw_predictions(ax, known, mean, std)
-    name(ax, "", f"{called}true", f"{called}predicted")
+    name(ax, "", named(called, "true"), named(called, "predicted"))
     return ax
 
 
-def _called(y: ArrayLike, output: str | None) -> str:
-    """The name of an output and a comma, or nothing."""
-    known = getattr(y, "name", None) if output is None else output
-    return "" if known is None else f"{known}, "
+def _held_out(
+    y: ArrayLike, mean: ArrayLike, std: ArrayLike, output: str | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
+    """Outputs and their predictions in a row, and what the output is called."""
+    called = getattr(y, "name", None) if output is None else output
+    known, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
+    return known, mean, std, called
 
 
 def plot_profile(
@@ -167,8 +169,7 @@ def plot_profile(
     emulator that knows where it is wrong has its dark points on the diagonal. The axes are named as
     by `plot_predictions`.
     """
-    called = _called(y, output)
-    known, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
+    known, mean, std, called = _held_out(y, mean, std, output)
     span, low = np.ptp(known) or 1.0, known.min()
     ax = _axes(ax)
     order = np.argsort(std)  # the least sure on top
@@ -178,7 +179,7 @@ def plot_profile(
     )  # fmt: skip
     ax.axline((0.5, 0.5), slope=1.0, color=GREY, linewidth=1, zorder=1)
     ax.figure.colorbar(points, ax=ax, label="normalised standard deviation")
-    name(ax, "", f"{called}normalised truth", f"{called}normalised mean")
+    name(ax, "", named(called, "normalised truth"), named(called, "normalised mean"))
     return ax
 
 

@@ -152,10 +152,11 @@ def draw_predictions(
     axes.axline((middle, middle), slope=1.0, color=GREY, linewidth=1, zorder=1)
     axes.legend(fontsize=9, frameon=False, loc="upper left", handletextpad=0.3)
     title = f"{what} predictions, 95 % intervals"
-    name(axes, title, _of(output, "observed"), _of(output, "predicted"))
+    name(axes, title, named(output, "observed"), named(output, "predicted"))
 
 
-def _of(output: str | None, word: str) -> str:
+def named(output: str | None, word: str) -> str:
+    """A word about an output, after its name if it has one."""
     return word if output is None else f"{output}, {word}"
 
 
@@ -172,7 +173,7 @@ def _draw_errors(
     axes.plot(mean[~outside], shown[~outside], "o", color=BLUE, markersize=4, label="inside")
     axes.plot(mean[outside], shown[outside], "s", color=VERMILION, markersize=4, label="outside")
     axes.set_ylim(-1.1 * edge, 1.1 * edge)
-    predicted = _of(output, "predicted")
+    predicted = named(output, "predicted")
     name(axes, "Standardised errors, band ±1.96", predicted, "(observed − predicted) / std")
 
 
@@ -255,10 +256,15 @@ def _space_ticks(axes: Axes, wide: float) -> None:
 
 
 def _letters_of_ticks(low: float, high: float) -> int:
-    """How long the labels of ticks between two values are that tell tenths of the span apart."""
-    largest, span = max(abs(low), abs(high)), abs(high - low)
-    digits = int(np.clip(np.ceil(np.log10(largest / span)) + 2, 2, 15)) if 0 < span < np.inf else 6
+    """How long the labels of ticks between two values are."""
+    digits = int(np.clip(digits_apart(low, high), 2, 15))
     return max(len(f"{each:.{digits}g}") for each in (low, high))
+
+
+def digits_apart(low: float, high: float) -> int:
+    """Digits that show the hundredth part of a range; six where there is none."""
+    largest, span = max(abs(low), abs(high)), abs(high - low)
+    return int(np.ceil(np.log10(largest / span))) + 2 if 0.0 < span < np.inf else 6
 
 
 def _folded(text: str, inches: float, size: float) -> str:

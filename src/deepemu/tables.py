@@ -169,8 +169,9 @@ def _read_parquet(path: Path) -> Table:
     arrow, parquet = _arrow()
     with path.open("rb") as file:
         try:
-            _require_names(path, parquet.ParquetFile(file).schema_arrow.names)
-            found = parquet.read_table(file)
+            source = parquet.ParquetFile(file)
+            _require_names(path, source.schema_arrow.names)
+            found = source.read()
         except (arrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
             raise FileError(f"{path} is no Parquet file ({reason}); write it again.") from error

@@ -215,8 +215,6 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: Replicates) -> Paths:
 
 def _warmed_up(run: Run, chains: list[sem.Chain], data: list[Data]) -> list[sem.Chain]:
     """Iterations without an M-step: the parameters stay, the hidden layers are imputed."""
-    if not run.n_warm_up:
-        return chains
     blocks, effort = Blocks(run.n_warm_up, False), _effort(run.plan, n_scoring=0)
     chains = _iterate(run, (_boundary.WARM_UP_STREAM, 0), effort, blocks, chains, data)
     run.progress.skip((run.n_warm_up - blocks.n_done) * len(chains))
