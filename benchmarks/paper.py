@@ -13,8 +13,8 @@ trial) and ``paper_predictions.npz`` (predictions that the figures need), from w
 Methods: ``gp`` is a plain process with the robust prior; ``si`` and ``si-ic`` are stochastic
 imputation with the settings of the paper; ``fb`` samples the parameters too, with the same network
 and one chain; ``default`` is ``DGP()``, several chains that vote; ``emulator`` is ``Emulator()``.
-With ``--device gpu`` the trials of ``si`` and ``si-ic`` are the chains of one fit each, in step;
-times are not measured then.
+With ``--device gpu`` the trials of ``si``, ``si-ic`` and ``fb`` are the chains of one fit each, in
+step, and the others one fit each; times are not measured then.
 ``dsvi`` is GPflux, by the interpreter of ``--gpflux-python``; ``deepgp`` is the R package, where
 Rscript finds it. Where one is missing a line says so, and the rest is run.
 """
@@ -77,7 +77,7 @@ EXPERIMENTS = {
 }
 OURS = ("gp", "si", "si-ic", "fb", "default", "emulator")
 PEERS = ("dsvi", "deepgp")
-IN_STEP = ("si", "si-ic")  # one chain a trial: trials may be the chains of one fit
+IN_STEP = ("si", "si-ic", "fb")  # one chain a trial: trials may be the chains of one fit
 METHODS = (*OURS, *PEERS)
 WITHOUT_DEPTH = ("gp", "emulator")
 # The paper has no deeper ones, because deepgp has none; ours is kept to the same.
@@ -128,6 +128,7 @@ def planned(options: argparse.Namespace) -> list[Trial]:
         for problem in options.problems
         for method in options.methods
         for depth in depths(problem, method)
+        if options.depths is None or depth in (0, *options.depths)
         for number in range(n_trials(problem, method, options))
     ]
     return sorted(trials, key=lambda trial: trial.number // ROUND)
@@ -205,18 +206,21 @@ def run_batch(trials: Sequence[Trial], folder: Path) -> list[Trial]:
 
 
 def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
-    """Trials of one structure as the chains of one fit on a GPU; the first one's number seeds it.
+    """Trials that share one fit on a GPU; the first one's number seeds it.
 
     Chains of ``DGP.paper`` know nothing of each other, so that each is a trial.
     """
     import jax
 
     first, data = trials[0], load_design(trials[0].problem, DESIGN)
-    model = estimator(first).set_params(n_chains=len(trials), device="gpu")
+    model = estimator(first).set_params(device="gpu")
+    if first.method in IN_STEP:
+        model.set_params(n_chains=len(trials))
     model.fit(data.X, data.y)
+    emulators = chains_of(model) if first.method in IN_STEP else [model]
     facts = versions() | {"device": "gpu"}
     facts["machine"] = f"{jax.devices('gpu')[0].device_kind}, {facts['machine']}"
-    for trial, alone in zip(trials, chains_of(model), strict=True):
+    for trial, alone in zip(trials, emulators, strict=True):
         mean, std = alone.predict(data.X_test, return_std=True)
         store(folder, trial, {}, facts, mean, std)
     return list(trials)
@@ -384,8 +388,8 @@ def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
 
 
 def run_on_gpu(trials: Sequence[Trial], options: argparse.Namespace) -> None:
-    """Structure by structure, the chains of each in step."""
-    groups = grouped(trials, lambda trial: trial[:3])
+    """Trials that are chains together, structure by structure; the others one by one."""
+    groups = grouped(trials, lambda trial: trial[:3] if trial.method in IN_STEP else trial)
     for number, group in enumerate(groups, start=1):
         _, seconds, _ = timed(lambda group=group: run_together(group, options.folder))
         told = f"[{number}/{len(groups)}] {group[0].name} and {len(group) - 1} more"
@@ -433,6 +437,7 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--problems", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
+    parser.add_argument("--depths", nargs="+", type=int, help="only networks of so many layers")
     parser.add_argument("--trials", type=int, help="at most so many of each")
     parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
@@ -450,7 +455,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.gather_only:
         trials = [t for t in planned(options) if not path_of(options.folder, t).exists()]
         if options.device == "gpu":
-            run_on_gpu([trial for trial in trials if trial.method in IN_STEP], options)
+            run_on_gpu([trial for trial in trials if trial.method in OURS], options)
         else:
             run_all(trials, options)
     n_records = gather(options.folder, DATA if options.publish else options.folder.parent)

@@ -56,6 +56,13 @@ def test_a_quick_run_has_a_tenth():
     assert sum(trial.problem == "fived" for trial in trials) == 2 * 2
 
 
+def test_depths_that_are_asked_for_are_those_of_deep_methods():
+    trials = planned(
+        "--problems", "vega", "--methods", "gp", "si", "--depths", "3", "--trials", "2"
+    )
+    assert [trial[1:] for trial in trials] == [("gp", 0, 0), ("si", 3, 0), ("si", 3, 1)]
+
+
 def test_first_trials_of_everything_come_first():
     trials = planned("--problems", "vega", "delta", "--methods", "si")
     first = trials[: 2 * 3 * paper.ROUND]
@@ -107,6 +114,18 @@ def test_chains_of_one_fit_are_trials(small_design, quick_estimator):
     means = np.array([alone.predict(DESIGN.X_test) for alone in paper.chains_of(model)])
     assert len(means) == 3 and np.ptp(means, axis=0).max() > 1e-3
     np.testing.assert_allclose(means.mean(axis=0), model.predict(DESIGN.X_test), atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes"), [("si", [3]), ("fb", [3]), ("default", [1, 1, 1]), ("emulator", [1, 1, 1])]
+)
+def test_only_single_chains_share_a_fit_on_a_gpu(monkeypatch, method, sizes):
+    fits = []
+    monkeypatch.setattr(paper, "run_together", lambda trials, folder: fits.append(trials))
+    trials = planned("--problems", "vega", "--methods", method, "--depths", "3", "--trials", "3")
+    paper.run_on_gpu(trials, paper.options_of([]))
+    assert [len(fit) for fit in fits] == sizes
+    assert [trial for fit in fits for trial in fit] == trials
 
 
 def test_what_is_stored_is_not_run_again(small_design, tmp_path, monkeypatch):
@@ -277,7 +296,8 @@ LOWER = paper_claims.lower_error("vega", ("si", 2), ("si", 3))
 def test_errors_are_compared_by_a_rank_test(first, second, word):
     results = results_of(si_2=first, si_3=second)
     assert LOWER(results).word == word
-    assert LOWER(results).numbers == f"SI 2: {np.median(first):.4f}; SI 3: {np.median(second):.4f}"
+    numbers = f"SI 2: {np.median(first):.4f}", f"SI 3: {np.median(second):.4f}"
+    assert LOWER(results).numbers == numbers
     opposite = paper_claims.no_lower_error("vega", ("si", 2), ("si", 3))(results).word
     assert opposite == (REFUTED if word == CONFIRMED else CONFIRMED)
 
@@ -300,7 +320,7 @@ def test_a_claim_in_several_parts_says_what_holds_and_what_is_missing():
     )
     verdict = judge(results_of(si_2=LOW, si_3=HIGH))
     assert verdict.word == "in part (1 confirmed, 1 not confirmed)"
-    assert verdict.numbers.endswith("not run: DSVI 2")
+    assert verdict.numbers == ("SI 2: 0.1500", "SI 3: 0.3500", "not run: DSVI 2")
 
 
 def test_a_claim_without_trials_is_open():
@@ -308,13 +328,25 @@ def test_a_claim_without_trials_is_open():
     assert found[1].word == OPEN
 
 
-def test_a_few_trials_decide_nothing_but_those_of_a_plain_process_are_all_alike():
-    few, many = results_of(si_2=LOW[:4], si_3=HIGH), results_of(si_2=LOW[:5], si_3=HIGH)
+def test_a_few_trials_decide_nothing():
+    few, many = results_of(si_2=LOW[:5], si_3=HIGH), results_of(si_2=LOW[:6], si_3=HIGH)
     assert LOWER(many).word == CONFIRMED
     with pytest.raises(paper_claims.Missing, match="SI 2"):
         LOWER(few)
-    plain = results_of(si_2=LOW, gp_0=[0.5])
-    assert paper_claims.lower_error("vega", ("si", 2), ("gp", 0))(plain).word == CONFIRMED
+
+
+@pytest.mark.parametrize(
+    ("plain", "word"), [(0.5, CONFIRMED), (0.05, REFUTED), (LOW.mean() + 1e-3, UNCLEAR)]
+)
+def test_trials_are_compared_with_the_one_value_of_a_plain_process(plain, word):
+    for trials in (LOW, LOW[2:8]):  # six are enough
+        results = results_of(si_2=trials, gp_0=[plain])
+        assert paper_claims.lower_error("vega", ("si", 2), ("gp", 0))(results).word == word
+
+
+def test_no_claim_waits_for_networks_that_the_paper_does_not_have():
+    found = paper_claims.at_every_depth("vega", "si", "fb")
+    assert found == [("si", 2), ("fb", 2), ("si", 3), ("fb", 3), ("si", 4)]
 
 
 def test_standard_deviations_that_follow_the_errors_are_known_by_rank(monkeypatch):
@@ -322,15 +354,15 @@ def test_standard_deviations_that_follow_the_errors_are_known_by_rank(monkeypatc
     monkeypatch.setattr(
         paper_claims, "load_design", lambda *_: problems.Design(None, None, None, truth)
     )
-    others = [0.3] * 4  # the first is the best
+    others = [0.3] * 5  # the first is the best
     results = results_of(si_2=[0.1, *others], si_3=[0.2, *others])
     errors = np.array([3.0, 1.0, 2.0, 5.0, 4.0, 9.0, 8.0, 6.0, 7.0, 0.5])
     results.predictions["vega-si-2-000"] = np.array([truth + errors, 2 * errors])
     results.predictions["vega-si-3-000"] = np.array([truth + errors, 1 / errors])
     verdict = paper_claims.knows_its_errors("vega", ("si", 2), ("si", 3))(results)
-    assert verdict == (CONFIRMED, "SI 2: 1.00; SI 3: -1.00")
+    assert verdict == (CONFIRMED, ("SI 2: 1.00", "SI 3: -1.00"))
     highest = paper_claims.contrast("vega", ("si", 2), ("si", 3), lambda y: y > 4)(results)
-    assert highest.word == CONFIRMED and highest.numbers.startswith("SI 2: 2.03 times")
+    assert highest.word == CONFIRMED and highest.numbers[0] == "SI 2: 2.03 times"
 
 
 # --- the page ------------------------------------------------------------------------------------
