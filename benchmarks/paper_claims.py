@@ -25,7 +25,7 @@ from scipy.stats import mannwhitneyu, spearmanr, wilcoxon
 
 LEVEL = 0.05
 FEWEST = 6  # trials of a method: with five no rank test against one value can be clear
-CONFIRMED, REFUTED, UNCLEAR, OPEN = "confirmed", "not confirmed", "no clear difference", "not run"
+CONFIRMED, REFUTED, UNCLEAR, OPEN = "confirmed", "not confirmed", "no clear difference", "open"
 
 
 class Missing(LookupError):
@@ -104,7 +104,7 @@ def all_of(*judges: Callable[[Results], Verdict]) -> Callable[[Results], Verdict
             except Missing as error:
                 missing.append(str(error))
         if not found:
-            raise Missing(", ".join(missing))
+            raise Missing(", ".join(dict.fromkeys(missing)))
         words = [verdict.word for verdict in found]
         order = (REFUTED, UNCLEAR, CONFIRMED)
         word = next(word for word in order if word in words)
@@ -112,7 +112,7 @@ def all_of(*judges: Callable[[Results], Verdict]) -> Callable[[Results], Verdict
             counts = ", ".join(f"{words.count(w)} {w}" for w in reversed(order) if w in words)
             word = f"in part ({counts})"
         numbers = [number for verdict in found for number in verdict.numbers]
-        left_out = [f"not run: {', '.join(dict.fromkeys(missing))}"] if missing else []
+        left_out = [f"too few trials: {', '.join(dict.fromkeys(missing))}"] if missing else []
         return Verdict(word, tuple(dict.fromkeys(numbers + left_out)))
 
     return judge
@@ -278,8 +278,8 @@ def judged(results: Results, claims: Sequence[Claim] = CLAIMS) -> list[tuple[Cla
     for claim in claims:
         try:
             found.append((claim, claim.judge(results)))
-        except Missing:
-            found.append((claim, Verdict(OPEN, ())))
+        except Missing as error:
+            found.append((claim, Verdict(OPEN, (f"too few trials: {error}",))))
     return found
 
 

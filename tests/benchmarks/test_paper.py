@@ -259,8 +259,23 @@ def test_figures_are_drawn_from_what_is_stored(gathered, name, capsys):
     assert (gathered / f"paper-{name}.png").stat().st_size > 5_000
 
 
+def test_a_figure_without_trials_is_left_out_with_a_line(small_design, tmp_path, capsys):
+    """One method of one experiment is enough for its own figures."""
+    folder = tmp_path / "trials"
+    folder.mkdir()
+    put(folder, Trial("step", "si", 3, 0), 0.5)
+    paper.gather(folder, tmp_path)
+    paper_figures.main(["--results", str(tmp_path), "--folder", str(tmp_path), "--only",
+                        "fig-5", "fig-6", "fig-7", "fig-10", "fig-s3"])  # fmt: skip
+    drawn = sorted(path.stem for path in tmp_path.glob("*.png"))
+    assert drawn == ["paper-fig-5", "paper-fig-6", "paper-fig-7"]
+    told = capsys.readouterr().out
+    assert "paper-fig-10.png needs trials of vega and is left out" in told
+    assert "paper-fig-s3.png needs trials of fived and is left out" in told
+
+
 def test_bars_are_mean_times_and_a_time_that_is_missing_has_none(gathered):
-    figure = paper_figures.FIGURES["fig-10"](paper_figures.read(gathered))
+    figure = paper_figures.FIGURES["fig-10"].draw(paper_figures.read(gathered))
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([2.5] * 4)
 
@@ -320,12 +335,12 @@ def test_a_claim_in_several_parts_says_what_holds_and_what_is_missing():
     )
     verdict = judge(results_of(si_2=LOW, si_3=HIGH))
     assert verdict.word == "in part (1 confirmed, 1 not confirmed)"
-    assert verdict.numbers == ("SI 2: 0.1500", "SI 3: 0.3500", "not run: DSVI 2")
+    assert verdict.numbers == ("SI 2: 0.1500", "SI 3: 0.3500", "too few trials: DSVI 2")
 
 
 def test_a_claim_without_trials_is_open():
-    (found,) = paper_claims.judged(results_of(), [paper_claims.CLAIMS[0]])
-    assert found[1].word == OPEN
+    ((_, verdict),) = paper_claims.judged(results_of(), [paper_claims.CLAIMS[0]])
+    assert verdict == (OPEN, ("too few trials: FB 3, SI 3, SI-IC 3, DSVI 3",))
 
 
 def test_a_few_trials_decide_nothing():
