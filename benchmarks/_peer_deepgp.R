@@ -37,7 +37,8 @@ main <- function(folder, depth, seed) {
     '{"mean": ', numbers(centre + spread * found$mean),
     ', "std": ', numbers(spread * sqrt(found$s2)),
     ', "fit_cpu_s": ', cpu(fit_s), ', "predict_cpu_s": ', cpu(predict_s),
-    ', "version": "deepgp ', packageVersion("deepgp"), '"}\n'
+    ', "settings": "', ITERATIONS, " iterations, ", BURN_IN, " burnt, one kept of ", THINNING,
+    '", "version": "deepgp ', packageVersion("deepgp"), '"}\n'
   ))
 }
 

@@ -61,6 +61,8 @@ def main() -> None:
         "std": (data.y.std() * std).tolist(),
         "fit_cpu_s": fit_cpu_s,
         "predict_cpu_s": predict_cpu_s,
+        "settings": f"{len(data.X)} inducing points, {N_STEPS} steps of Adam at {RATE}, variance "
+        f"{NOISE}, {N_SAMPLES} samples",
         "version": f"gpflux {metadata.version('gpflux')}",
     }
     print(json.dumps(answer))

@@ -1,7 +1,7 @@
 """Rerun the experiments of the stochastic-imputation paper, trial by trial.
 
     python benchmarks/paper.py                       # every trial of every experiment: hours
-    python benchmarks/paper.py --quick               # a tenth of the trials
+    python benchmarks/paper.py --quick               # a tenth of the trials, at least six
     python benchmarks/paper.py --problems step --methods si si-ic --trials 10
 
 One training set an experiment, as in the paper; a trial is a new seed. Every trial leaves a file
@@ -36,7 +36,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +52,8 @@ BUILD = HERE.parent / "build"
 TABLE, PREDICTIONS = "paper.csv", "paper_predictions.npz"
 DESIGN = 0
 QUICK_SHARE = 0.1
+FEWEST = 6  # trials of a method that a verdict needs: with five no rank test against one value,
+# that of a plain process, can be clear
 # Trials of one structure that a process runs, so that it starts and compiles once for them.
 TOGETHER = {"step": 10}
 TOGETHER_ELSEWHERE = 2
@@ -82,6 +84,7 @@ METHODS = (*OURS, *PEERS)
 WITHOUT_DEPTH = ("gp", "emulator")
 # The paper has no deeper ones, because deepgp has none; ours is kept to the same.
 DEEPEST = {"fb": 3, "deepgp": 3}
+NO_SETTINGS = ("random_state", "device", "n_jobs", "verbose")  # they have columns, or no effect
 # One sweep and one move of the parameters an iteration, as in deepgp, with its burn-in.
 FULL_BAYES = {"inference": "full_bayes", "n_iter": 8000, "n_sweeps": 1, "n_scoring": 1}
 
@@ -118,7 +121,7 @@ def n_trials(problem: str, method: str, options: argparse.Namespace) -> int:
     all_of_them = EXPERIMENTS[problem].trials
     if options.trials is not None:
         return min(options.trials, all_of_them)
-    return max(2, round(QUICK_SHARE * all_of_them)) if options.quick else all_of_them
+    return max(FEWEST, round(QUICK_SHARE * all_of_them)) if options.quick else all_of_them
 
 
 def planned(options: argparse.Namespace) -> list[Trial]:
@@ -176,6 +179,18 @@ def estimator(trial: Trial) -> Any:
     raise ValueError(f"{trial.method} is not a method of this package")
 
 
+def settings_of(trial: Trial) -> str:
+    """What the estimator is given that it does not have by itself, such as ``DGP(depth=3)``."""
+    model = estimator(trial)
+    usual = type(model)().get_params(deep=False)
+    given = [
+        f"{name}={value!r}"
+        for name, value in model.get_params(deep=False).items()
+        if name not in NO_SETTINGS and value != usual[name]
+    ]
+    return f"{type(model).__name__}({', '.join(given)})"
+
+
 def run_trial(trial: Trial) -> tuple[Record, np.ndarray, np.ndarray]:
     """Record, means and standard deviations of a trial. Nothing is compiled for it."""
     data, model = load_design(trial.problem, DESIGN), estimator(trial)
@@ -201,7 +216,7 @@ def run_batch(trials: Sequence[Trial], folder: Path) -> list[Trial]:
     compile_for(trials[0])
     for trial in trials:
         record, mean, std = run_trial(trial)
-        store(folder, trial, record, versions(), mean, std)
+        store(folder, trial, record, facts_of(trial), mean, std)
     return list(trials)
 
 
@@ -218,11 +233,11 @@ def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
         model.set_params(n_chains=len(trials))
     model.fit(data.X, data.y)
     emulators = chains_of(model) if first.method in IN_STEP else [model]
-    facts = versions() | {"device": "gpu"}
+    facts = facts_of(first) | {"device": "gpu"}
     facts["machine"] = f"{jax.devices('gpu')[0].device_kind}, {facts['machine']}"
-    for trial, alone in zip(trials, emulators, strict=True):
+    for chain, (trial, alone) in enumerate(zip(trials, emulators, strict=True)):
         mean, std = alone.predict(data.X_test, return_std=True)
-        store(folder, trial, {}, facts, mean, std)
+        store(folder, trial, {}, facts | {"chain": chain}, mean, std)
     return list(trials)
 
 
@@ -236,14 +251,17 @@ def chains_of(model: Any) -> Iterator[Any]:
         yield alone
 
 
-def versions() -> dict[str, str]:
+def facts_of(trial: Trial) -> Record:
+    """How to run the trial again: seed and chain, settings, versions, machine."""
     import jax
 
     import deepemu
 
-    packages = f"deepemu {deepemu.__version__}, jax {jax.__version__}"
     return {
-        "package": packages,
+        "seed": trial.number,
+        "chain": 0,
+        "settings": settings_of(trial),
+        "package": f"deepemu {deepemu.__version__}, jax {jax.__version__}",
         "source": source_digest(Path(deepemu.__file__).parent),
         **machine_words(),
     }
@@ -292,8 +310,8 @@ def stored(folder: Path) -> Iterator[Stored]:
             yield Stored(json.loads(str(file["record"])), file["mean"], file["std"])
 
 
-def gather(folder: Path, into: Path) -> int:
-    """One table of all records, and the predictions that are drawn; the number of records.
+def gather(folder: Path, into: Path) -> list[Record]:
+    """One table of all records, and the predictions that are drawn; the records.
 
     Of the step function those of all trials, of everything else those of the best one.
     """
@@ -304,11 +322,16 @@ def gather(folder: Path, into: Path) -> int:
         writer.writeheader()
         writer.writerows({k: rounded(v) for k, v in row.items()} for row in rows)
     np.savez_compressed(into / PREDICTIONS, **drawn(found))
-    return len(rows)
+    return rows
 
 
 def rounded(value: Any) -> Any:
     return f"{value:.6g}" if isinstance(value, float) else value
+
+
+def error_in_table(record: Record) -> float:
+    """With the digits of the table: by them the figures find the best trial again."""
+    return float(rounded(record["nrmsep"]))
 
 
 def drawn(found: Sequence[Stored]) -> dict[str, np.ndarray]:
@@ -320,7 +343,7 @@ def drawn(found: Sequence[Stored]) -> dict[str, np.ndarray]:
         key = record["problem"], record["method"], record["depth"]
         if record["problem"] == "step":
             kept.append(each)
-        elif key not in best or record["nrmsep"] < best[key].record["nrmsep"]:
+        elif key not in best or error_in_table(record) < error_in_table(best[key].record):
             best[key] = each
     return {
         Trial(*(each.record[field] for field in Trial._fields)).name: np.float32(
@@ -375,7 +398,12 @@ def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
         print(f"{trial.name} failed: {answer['error']}", flush=True)
         return []
     moments = (np.array(answer.pop(name), dtype=float) for name in ("mean", "std"))
-    facts = {"package": answer.pop("version"), **machine_words()}
+    facts = {
+        "seed": trial.number,
+        "chain": 0,
+        "package": answer.pop("version"),
+        **machine_words(),
+    }
     try:
         store(folder, trial, answer, facts, *moments)
     except InputError as error:
@@ -397,37 +425,60 @@ def run_on_gpu(trials: Sequence[Trial], options: argparse.Namespace) -> None:
 
 
 def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> None:
-    """In processes of one thread each, with a line for everything that is done."""
-    ours = [trial for trial in trials if trial.method in OURS]
-    commands = peer_commands([t for t in trials if t.method in PEERS], options)
+    """In processes of one thread each, with a line for everything that is done or has failed."""
+    commands = peer_commands([trial for trial in trials if trial.method in PEERS], options)
+    left = [trial for trial in trials if trial.method in OURS or trial in commands]
     n_done, start = 0, time.perf_counter()
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.workers, mp_context=spawn, max_tasks_per_child=1) as pool:
-        jobs = {pool.submit(run_batch, batch, options.folder): batch for batch in batches(ours)}
-        jobs |= {
-            pool.submit(run_peer, trial, command, options.folder): [trial]
-            for trial, command in commands.items()
-        }
+        jobs = dict(submitted(pool, left, commands, options.folder))
         try:
             for job in as_completed(jobs):
-                finished = job.result()
-                n_done += len(finished)
+                finished, what = finished_in(job, jobs[job])
+                n_done += finished
                 minutes = (time.perf_counter() - start) / 60
-                named = (
-                    f"{finished[0].name} and {len(finished) - 1} more" if finished else "nothing"
-                )
-                total = len(ours) + len(commands)
-                print(f"[{n_done}/{total}] {minutes:.1f} min: {named}", flush=True)
+                print(f"[{n_done}/{len(left)}] {minutes:.1f} min: {what}", flush=True)
         except KeyboardInterrupt:
             pool.shutdown(wait=False, cancel_futures=True)
             print("stopped; run the same command to go on", file=sys.stderr)
             raise
 
 
+def submitted(
+    pool: ProcessPoolExecutor,
+    trials: Sequence[Trial],
+    commands: dict[Trial, list[str]],
+    folder: Path,
+) -> Iterator[tuple[Future[list[Trial]], list[Trial]]]:
+    """Jobs in the order of the trials, and what each runs."""
+    for batch in batches(trials):
+        if batch[0] not in commands:
+            yield pool.submit(run_batch, batch, folder), batch
+            continue
+        for trial in batch:
+            yield pool.submit(run_peer, trial, commands[trial], folder), [trial]
+
+
+def finished_in(job: Future[list[Trial]], batch: Sequence[Trial]) -> tuple[int, str]:
+    """How many trials are done, and the words for it; a failure does not end the others."""
+    named = batch[0].name if len(batch) == 1 else f"{batch[0].name} and {len(batch) - 1} more"
+    try:
+        n_finished = len(job.result())
+    except Exception as error:  # noqa: BLE001 - whatever it is, the next trial may do without it
+        return 0, f"{named} failed: {type(error).__name__}: {error}"
+    return n_finished, named if n_finished else f"nothing of {named}"
+
+
+HOW_TO_HAVE = {
+    "dsvi": "--gpflux-python names the interpreter of an environment that has GPflux",
+    "deepgp": "it needs Rscript and the R package deepgp",
+}
+
+
 def peer_commands(trials: Sequence[Trial], options: argparse.Namespace) -> dict[Trial, list[str]]:
     found = {trial: peer_command(trial, options) for trial in trials}
     for method in dict.fromkeys(trial.method for trial, command in found.items() if not command):
-        print(f"{method} is not installed here and is left out", flush=True)
+        print(f"{method} is left out: {HOW_TO_HAVE[method]}", flush=True)
     return {trial: command for trial, command in found.items() if command is not None}
 
 
@@ -439,7 +490,9 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--depths", nargs="+", type=int, help="only networks of so many layers")
     parser.add_argument("--trials", type=int, help="at most so many of each")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the trials")
+    parser.add_argument(
+        "--quick", action="store_true", help=f"a tenth of the trials, at least {FEWEST}"
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--folder", type=Path, default=BUILD / "paper", help="of the results")
     parser.add_argument("--gpflux-python", type=Path, help="an interpreter that has GPflux")
@@ -458,13 +511,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             run_on_gpu([trial for trial in trials if trial.method in OURS], options)
         else:
             run_all(trials, options)
-    n_records = gather(options.folder, DATA if options.publish else options.folder.parent)
-    print(f"{n_records} trials in {TABLE}")
+    rows = gather(options.folder, DATA if options.publish else options.folder.parent)
+    versions = {row["source"] for row in rows if "source" in row}
+    print(f"{len(rows)} trials in {TABLE}, of {len(versions)} versions of this package's sources")
 
 
 if __name__ == "__main__":
     from speed import one_thread_environment
 
-    if "gpu" not in sys.argv:  # the processes that are started inherit it
+    if options_of(None).device == "cpu":  # the processes that are started inherit it
         os.environ.update(one_thread_environment(cache=BUILD / "cache"))
     main()

@@ -1,190 +1,64 @@
 """Judge what the stochastic-imputation paper says of each experiment, from the stored trials.
 
-    python benchmarks/paper_claims.py                   # a table in Markdown
+    python benchmarks/paper_claims.py                   # tables in Markdown
     python benchmarks/paper_claims.py --results build   # of your own run
     python benchmarks/paper_claims.py --page docs/paper.md   # into the page, between its marks
 
-A claim about errors compares the NRMSEP of trials by a rank test at 5 %: it is confirmed if the
-difference is clear and of the stated sign. One about standard deviations looks at the best trial
-of each method, as the paper's pictures do. What needs trials that were not run, or fewer than six
-of them, is left open.
+How is in ``paper_judges.py``. What needs trials that were not run, or fewer than six of them, is
+left open.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from paper import EXPERIMENTS, depths
-from paper_figures import NAMES, Record, Results, bars, best, column, read, times
-from problems import DATA, load_design
-from scipy.stats import mannwhitneyu, spearmanr, wilcoxon
+from paper import EXPERIMENTS, FEWEST, depths
+from paper_figures import Results, bars, column, read, times
+from paper_judges import (
+    CONFIRMED,
+    REFUTED,
+    UNCLEAR,
+    Judge,
+    Missing,
+    Verdict,
+    Who,
+    all_of,
+    at_the_runs,
+    beside_the_jump,
+    compared,
+    contrast,
+    covers_too_little,
+    faster,
+    knows_its_errors,
+    less_sure_in,
+    lower_error,
+    no_lower_error,
+    not_clearly_lower_error,
+    not_less_sure_in,
+    steadier,
+    sure_of_zeros,
+    sure_where_wrong,
+    surer_on_the_step,
+    upper_tenth,
+)
+from problems import DATA
 
-LEVEL = 0.05
-FEWEST = 6  # trials of a method: with five no rank test against one value can be clear
-CONFIRMED, REFUTED, UNCLEAR, OPEN = "confirmed", "not confirmed", "no clear difference", "open"
-
-
-class Missing(LookupError):
-    """Trials that a claim needs were not run."""
-
-
-class Verdict(NamedTuple):
-    word: str
-    numbers: tuple[str, ...]  # such as "SI 2: 0.0325"
+OPEN = "open"
 
 
 class Claim(NamedTuple):
     where: str
     text: str
-    judge: Callable[[Results], Verdict]
+    judge: Judge
 
 
-# --- what is compared ----------------------------------------------------------------------------
-
-
-def trials(results: Results, problem: str, method: str, depth: int = 0) -> list[Record]:
-    """All trials of a method, if they are enough to judge it by."""
-    found = results.select(problem, method, depth)
-    if len(found) < (1 if method == "gp" else FEWEST):  # a plain process has no randomness
-        raise Missing(name(method, depth))
-    return found
-
-
-def name(method: str, depth: int = 0) -> str:
-    return f"{NAMES[method]} {depth}" if depth else NAMES[method]
-
-
-Who = tuple[str, int]  # method and depth; depth 0 where it has none
-
-
-def lower_error(problem: str, one: Who, other: Who) -> Callable[[Results], Verdict]:
-    """The first has the lower NRMSEP."""
-
-    def judge(results: Results) -> Verdict:
-        a, b = (column(trials(results, problem, *who), "nrmsep") for who in (one, other))
-        numbers = f"{name(*one)}: {np.median(a):.4f}", f"{name(*other)}: {np.median(b):.4f}"
-        return Verdict(compared(a, b), numbers)
-
-    return judge
-
-
-def compared(lower: np.ndarray, higher: np.ndarray) -> str:
-    """Whether the first sample is clearly below the second; a single value is taken as exact."""
-    if min(len(lower), len(higher)) == 1:
-        p = wilcoxon(lower - higher).pvalue
-    else:
-        p = mannwhitneyu(lower, higher).pvalue
-    if p > LEVEL:
-        return UNCLEAR
-    return CONFIRMED if np.median(lower) < np.median(higher) else REFUTED
-
-
-def no_lower_error(problem: str, one: Who, other: Who) -> Callable[[Results], Verdict]:
-    """The first does not have a clearly lower NRMSEP."""
-
-    def judge(results: Results) -> Verdict:
-        word, numbers = lower_error(problem, one, other)(results)
-        return Verdict(REFUTED if word == CONFIRMED else CONFIRMED, numbers)
-
-    return judge
-
-
-def all_of(*judges: Callable[[Results], Verdict]) -> Callable[[Results], Verdict]:
-    """Confirmed if all are; what was not run is named, unless nothing was."""
-
-    def judge(results: Results) -> Verdict:
-        found, missing = [], []
-        for each in judges:
-            try:
-                found.append(each(results))
-            except Missing as error:
-                missing.append(str(error))
-        if not found:
-            raise Missing(", ".join(dict.fromkeys(missing)))
-        words = [verdict.word for verdict in found]
-        order = (REFUTED, UNCLEAR, CONFIRMED)
-        word = next(word for word in order if word in words)
-        if len(set(words)) > 1:
-            counts = ", ".join(f"{words.count(w)} {w}" for w in reversed(order) if w in words)
-            word = f"in part ({counts})"
-        numbers = [number for verdict in found for number in verdict.numbers]
-        left_out = [f"too few trials: {', '.join(dict.fromkeys(missing))}"] if missing else []
-        return Verdict(word, tuple(dict.fromkeys(numbers + left_out)))
-
-    return judge
-
-
-def faster(problem: str, one: Who, other: Who) -> Callable[[Results], Verdict]:
-    """The first takes less time; of the trials whose time was measured."""
-
-    def judge(results: Results) -> Verdict:
-        a, b = (times(trials(results, problem, *who)) for who in (one, other))
-        for who, seconds in ((one, a), (other, b)):
-            if not len(seconds):
-                raise Missing(f"times of {name(*who)}")
-        numbers = f"{name(*one)}: {a.mean():.3g} s", f"{name(*other)}: {b.mean():.3g} s"
-        return Verdict(compared(a, b), numbers)
-
-    return judge
-
-
-# --- standard deviations -------------------------------------------------------------------------
-
-
-def knows_its_errors(problem: str, who: Who, other: Who) -> Callable[[Results], Verdict]:
-    """The first one's standard deviations follow its errors more closely, by rank correlation."""
-
-    def judge(results: Results) -> Verdict:
-        truth, found = load_design(problem, 0).y_test, []
-        for each in (who, other):
-            mean, std = results.moments(best(trials(results, problem, *each)))
-            found.append(spearmanr(np.abs(mean - truth), std).statistic)
-        numbers = f"{name(*who)}: {found[0]:.2f}", f"{name(*other)}: {found[1]:.2f}"
-        return Verdict(CONFIRMED if found[0] > found[1] else REFUTED, numbers)
-
-    return judge
-
-
-def contrast(
-    problem: str, who: Who, other: Who, region: Callable[[np.ndarray], np.ndarray]
-) -> Callable[[Results], Verdict]:
-    """The first one's standard deviations differ more between a region of outputs and the rest."""
-
-    def judge(results: Results) -> Verdict:
-        inside, found = region(load_design(problem, 0).y_test), []
-        for each in (who, other):
-            _, std = results.moments(best(trials(results, problem, *each)))
-            found.append(std[inside].mean() / std[~inside].mean())
-        numbers = f"{name(*who)}: {found[0]:.2f} times", f"{name(*other)}: {found[1]:.2f} times"
-        return Verdict(CONFIRMED if found[0] > found[1] else REFUTED, numbers)
-
-    return judge
-
-
-def step_gap(who: Who, other: Who) -> Callable[[Results], Verdict]:
-    """The first one's standard deviations are larger between the two runs beside the jump."""
-
-    def judge(results: Results) -> Verdict:
-        gap = np.abs(load_design("step", 0).X_test[:, 0] - 0.5) < 1 / 18
-        a, b = (
-            np.array([results.moments(r)[1][gap].mean() for r in trials(results, "step", *each)])
-            for each in (who, other)
-        )
-        numbers = f"{name(*who)}: {np.median(a):.3f}", f"{name(*other)}: {np.median(b):.3f}"
-        return Verdict(compared(b, a), numbers)
-
-    return judge
-
-
-# --- the claims ----------------------------------------------------------------------------------
-
-SI, IC, DSVI, FB = (lambda d, m=m: (m, d) for m in ("si", "si-ic", "dsvi", "fb"))
+FB, DSVI, SI, IC = (lambda depth, method=m: (method, depth) for m in ("fb", "dsvi", "si", "si-ic"))
 GP: Who = ("gp", 0)
-HESTON_DEPTHS = (2, 3, 4)
+DEEP = ("fb", "dsvi", "si", "si-ic")
 
 
 def at_every_depth(problem: str, *methods: str) -> list[Who]:
@@ -197,80 +71,160 @@ def at_every_depth(problem: str, *methods: str) -> list[Who]:
     ]
 
 
+def title(problem: str) -> str:
+    return "5-D" if problem == "fived" else problem.capitalize()
+
+
 def at_the_money(delta: np.ndarray) -> np.ndarray:
     return (delta > 0.1) & (delta < 0.9)
 
 
-def upper_tenth(values: np.ndarray) -> np.ndarray:
-    return values >= np.quantile(values, 0.9)
+def of_errors_of_a_greek(problem: str, where: str) -> tuple[Claim, ...]:
+    """Said of Vega, and of Delta by 'similar conclusions'."""
+    by_layers = EXPERIMENTS[problem].depths
+    greek = title(problem)
+    return (
+        Claim(where, f"{greek}: SI beats FB and DSVI at every depth",
+              all_of(*(lower_error(problem, SI(who[1]), who)
+                       for who in at_every_depth(problem, "fb", "dsvi")))),
+        Claim(where, f"{greek}: SI-IC beats SI at every depth",
+              all_of(*(lower_error(problem, IC(d), SI(d)) for d in by_layers))),
+        Claim(where, f"{greek}: three layers beat two, with DSVI and with SI-IC",
+              all_of(*(lower_error(problem, who(3), who(2)) for who in (DSVI, IC)))),
+        Claim(where, f"{greek}: four layers are no better than three, with DSVI and with SI-IC",
+              all_of(*(no_lower_error(problem, who(4), who(3)) for who in (DSVI, IC)))),
+    )  # fmt: skip
 
 
-CLAIMS = (
+STEP = (
     Claim("4, Fig. 5", "Step: every deep one beats the plain process",
-          all_of(*(lower_error("step", who(3), GP) for who in (FB, SI, IC, DSVI)))),
+          all_of(*(lower_error("step", who(3), GP) for who in (FB, DSVI, SI, IC)))),
+    Claim("4, Fig. 5", "Step: FB, SI and SI-IC have better means than DSVI",
+          all_of(*(lower_error("step", who(3), DSVI(3)) for who in (FB, SI, IC)))),
     Claim("4, Fig. 5", "Step: SI and FB are less sure at the jump than SI-IC and DSVI",
-          all_of(*(step_gap(a(3), b(3)) for a in (SI, FB) for b in (IC, DSVI)))),
+          all_of(*(surer_on_the_step(b(3), a(3), beside_the_jump)
+                   for a in (SI, FB) for b in (IC, DSVI)))),
+    Claim("4, Fig. 5", "Step: DSVI does not interpolate, the others do",
+          all_of(*(surer_on_the_step(who(3), DSVI(3), at_the_runs) for who in (FB, SI, IC)))),
+    Claim("4, Fig. 6", "Step: FB, SI and SI-IC mark the jump more than DSVI",
+          all_of(*(surer_on_the_step(DSVI(3), who(3), beside_the_jump)
+                   for who in (FB, SI, IC)))),
+    Claim("4, Fig. 7", "Step: FB has the lowest errors, then DSVI",
+          all_of(*(lower_error("step", a(3), b(3))
+                   for a, b in ((FB, DSVI), (DSVI, IC), (DSVI, SI))))),
     Claim("4, Fig. 7", "Step: SI has the largest errors of the deep ones",
-          all_of(*(lower_error("step", who(3), SI(3)) for who in (FB, IC, DSVI)))),
+          all_of(*(lower_error("step", who(3), SI(3)) for who in (FB, DSVI, IC)))),
     Claim("4, Fig. 7", "Step: the input connection lowers the errors of SI",
           lower_error("step", IC(3), SI(3))),
-    Claim("4, Fig. 7", "Step: SI-IC is faster than SI", faster("step", IC(3), SI(3))),
-    Claim("5, Fig. 10", "Vega: SI beats FB and DSVI at every depth",
-          all_of(*(lower_error("vega", SI(who[1]), who)
-                   for who in at_every_depth("vega", "fb", "dsvi")))),
-    Claim("5, Fig. 10", "Vega: SI-IC beats SI at every depth",
-          all_of(*(lower_error("vega", IC(d), SI(d)) for d in HESTON_DEPTHS))),
-    Claim("5, Fig. 10", "Vega: three layers beat two, with DSVI and with SI-IC",
-          all_of(*(lower_error("vega", who(3), who(2)) for who in (DSVI, IC)))),
-    Claim("5, Fig. 10", "Vega: four layers are no better than three, with DSVI and with SI-IC",
-          all_of(*(no_lower_error("vega", who(4), who(3)) for who in (DSVI, IC)))),
-    Claim("5, Fig. 11", "Vega: SI-IC knows its errors better than DSVI",
-          all_of(*(knows_its_errors("vega", IC(d), DSVI(d)) for d in HESTON_DEPTHS))),
+    Claim("4, Fig. 7", "Step: SI-IC comes near FB and DSVI (within a tenth)",
+          all_of(*(no_lower_error("step", who(3), IC(3)) for who in (FB, DSVI)))),
+)  # fmt: skip
+
+VEGA = (
+    *of_errors_of_a_greek("vega", "5, Fig. 10"),
+    Claim("5, Fig. 10", "Vega: SI-IC of three layers has the lowest errors",
+          all_of(*(lower_error("vega", IC(3), who)
+                   for who in at_every_depth("vega", *DEEP) if who != IC(3)))),
+    Claim("5, Fig. 11", "Vega: DSVI is surer than the others where it is wrong",
+          all_of(*(sure_where_wrong("vega", DSVI(who[1]), who)
+                   for who in at_every_depth("vega", "fb", "si", "si-ic")))),
+    Claim("5, Fig. 11", "Vega: DSVI is surer than the others where Vega is large",
+          all_of(*(contrast("vega", who, DSVI(who[1]), upper_tenth)
+                   for who in at_every_depth("vega", "fb", "si", "si-ic")))),
+    Claim("5, Fig. 11", "Vega: FB of three layers tells good means from bad ones best",
+          all_of(*(knows_its_errors("vega", FB(3), who(3)) for who in (DSVI, SI, IC)))),
+)  # fmt: skip
+
+FIVED = (
     Claim("S.1, Fig. S.2", "5-D: three layers have larger errors than two, with every method",
           all_of(*(lower_error("fived", who(2), who(3)) for who in (FB, DSVI, SI, IC)))),
     Claim("S.1, Fig. S.2", "5-D: SI is faster than FB",
           all_of(*(faster("fived", SI(d), FB(d)) for d in (2, 3)))),
+    Claim("S.1, Fig. S.2", "5-D: SI is as accurate as FB (within a tenth)",
+          all_of(*(no_lower_error("fived", FB(d), SI(d)) for d in (2, 3)))),
     Claim("S.1, Fig. S.2", "5-D: of two layers SI-IC has the lowest errors",
-          all_of(*(lower_error("fived", IC(2), who(2)) for who in (SI, FB, DSVI)))),
+          all_of(*(lower_error("fived", IC(2), who(2)) for who in (FB, DSVI, SI)))),
     Claim("S.1, Fig. S.2", "5-D: of three layers DSVI has the lowest errors",
-          all_of(*(lower_error("fived", DSVI(3), who(3)) for who in (SI, FB, IC)))),
-    Claim("S.1, Fig. S.3", "5-D: SI-IC knows its errors better than DSVI, SI and the plain process",
-          all_of(*(knows_its_errors("fived", IC(d), who) for d in (2, 3)
-                   for who in (DSVI(d), SI(d), GP)))),
+          all_of(*(lower_error("fived", DSVI(3), who(3)) for who in (FB, SI, IC)))),
+    Claim("S.1, Fig. S.3", "5-D: DSVI underestimates its uncertainty",
+          all_of(*(covers_too_little("fived", DSVI(d)) for d in (2, 3)))),
+    *(Claim("S.1, Fig. S.3", f"5-D: {better} knows its errors better than {worse}",
+            all_of(*(knows_its_errors("fived", a(d), b(d)) for d in (2, 3))))
+      for better, a, worse, b in (("SI-IC", IC, "FB", FB), ("FB", FB, "SI", SI),
+                                  ("SI", SI, "DSVI", DSVI))),
+    Claim("S.1, Fig. S.3", "5-D: the deep ones know their errors better than the plain process",
+          all_of(*(knows_its_errors("fived", who, GP) for who in at_every_depth("fived", *DEEP)))),
+    Claim("S.1, Fig. S.3", "5-D: FB, SI and SI-IC of three layers are sure of zeros that are none",
+          all_of(*(sure_of_zeros("fived", who(3)) for who in (FB, SI, IC)))),
+)  # fmt: skip
+
+ENGINE = (
     Claim("S.2, Fig. S.4", "Engine: the deep ones beat the plain process",
-          all_of(*(lower_error("engine", who(d), GP) for d in HESTON_DEPTHS
-                   for who in (SI, IC, DSVI)))),
+          all_of(*(lower_error("engine", who, GP) for who in at_every_depth("engine", *DEEP)))),
     Claim("S.2, Fig. S.4", "Engine: DSVI has the lowest errors",
-          all_of(*(lower_error("engine", DSVI(d), who(d)) for d in HESTON_DEPTHS
-                   for who in (SI, IC)))),
+          all_of(*(lower_error("engine", DSVI(who[1]), who)
+                   for who in at_every_depth("engine", "fb", "si", "si-ic")))),
+    Claim("S.2, Fig. S.4", "Engine: with two and three layers SI is as accurate as DSVI "
+          "(within a tenth)",
+          all_of(*(no_lower_error("engine", DSVI(d), SI(d)) for d in (2, 3)))),
     Claim("S.2, Fig. S.4", "Engine: the input connection brings no clear gain",
-          all_of(*(no_lower_error("engine", IC(d), SI(d)) for d in HESTON_DEPTHS))),
-    Claim("S.2, Fig. S.5", "Engine: SI and SI-IC are less sure where TSFC is high, the plain "
-          "process is not",
-          all_of(*(contrast("engine", who(d), GP, upper_tenth) for d in HESTON_DEPTHS
-                   for who in (SI, IC)))),
+          all_of(*(not_clearly_lower_error("engine", IC(d), SI(d))
+                   for d in EXPERIMENTS["engine"].depths))),
+    Claim("S.2, Fig. S.5", "Engine: the deep ones are less sure where TSFC is high, "
+          "more so than the plain process",
+          all_of(*(contrast("engine", who, GP, upper_tenth)
+                   for who in at_every_depth("engine", *DEEP)))),
+)  # fmt: skip
+
+DELTA = (
+    *of_errors_of_a_greek("delta", "S.3, Fig. S.6"),
     Claim("S.3, Fig. S.6", "Delta: SI-IC has the lowest errors",
           all_of(*(lower_error("delta", IC(who[1]), who)
-                   for who in at_every_depth("delta", "si", "fb", "dsvi")))),
-    Claim("S.3, Fig. S.7", "Delta: deep ones are surer away from the money than at it, "
-          "the plain process is not",
-          all_of(*(contrast("delta", who(d), GP, at_the_money) for d in HESTON_DEPTHS
-                   for who in (SI, IC)))),
-    Claim("S.4, Fig. S.8", "Gamma: no deep one clearly beats the plain process",
-          all_of(*(no_lower_error("gamma", who, GP)
-                   for who in at_every_depth("gamma", "si", "si-ic", "fb", "dsvi")))),
-    Claim("S.4, Fig. S.8", "Gamma: SI-IC of three layers has the lowest errors",
-          all_of(*(lower_error("gamma", IC(3), who)
-                   for who in at_every_depth("gamma", "si", "si-ic", "fb", "dsvi")
-                   if who != IC(3)))),
-    Claim("S.4, Fig. S.9", "Gamma: deep ones are less sure near the spikes, the plain process "
-          "less so",
-          all_of(*(contrast("gamma", who(d), GP, upper_tenth) for d in HESTON_DEPTHS
-                   for who in (SI, IC)))),
-    *(Claim("6", f"{problem.capitalize()}: more than two layers do not improve SI",
-            all_of(*(no_lower_error(problem, SI(d), SI(2)) for d in (3, 4))))
-      for problem in ("vega", "delta", "gamma", "engine")),
+                   for who in at_every_depth("delta", "fb", "dsvi", "si")))),
+    Claim("S.3, Fig. S.6", "Delta: SI-IC is the steadiest over trials",
+          all_of(*(steadier("delta", IC(who[1]), who)
+                   for who in at_every_depth("delta", "fb", "dsvi", "si")))),
+    Claim("S.3, Fig. S.7", "Delta: the plain process is no less sure at the money than away from "
+          "it", not_less_sure_in("delta", GP, at_the_money)),
+    Claim("S.3, Fig. S.7", "Delta: the deep ones are less sure at the money",
+          all_of(*(less_sure_in("delta", who, at_the_money)
+                   for who in at_every_depth("delta", *DEEP)))),
+    Claim("S.3, Fig. S.7", "Delta: SI-IC is less sure at the money than SI",
+          all_of(*(contrast("delta", IC(d), SI(d), at_the_money)
+                   for d in EXPERIMENTS["delta"].depths))),
 )  # fmt: skip
+
+GAMMA = (
+    Claim("S.4, Fig. S.8", "Gamma: no deep one clearly beats the plain process",
+          all_of(*(not_clearly_lower_error("gamma", who, GP)
+                   for who in at_every_depth("gamma", *DEEP)))),
+    Claim("S.4, Fig. S.8", "Gamma: SI-IC of three layers has lower errors than FB, DSVI and SI",
+          all_of(*(lower_error("gamma", IC(3), who)
+                   for who in at_every_depth("gamma", "fb", "dsvi", "si")))),
+    Claim("S.4, Fig. S.9", "Gamma: the plain process is no less sure near the spikes than "
+          "elsewhere", not_less_sure_in("gamma", GP, upper_tenth)),
+    Claim("S.4, Fig. S.9", "Gamma: the deep ones are less sure near the spikes",
+          all_of(*(less_sure_in("gamma", who, upper_tenth)
+                   for who in at_every_depth("gamma", *DEEP)))),
+    Claim("S.4, Fig. S.9", "Gamma: SI-IC of three layers marks the spikes most",
+          all_of(*(contrast("gamma", IC(3), who, upper_tenth)
+                   for who in at_every_depth("gamma", *DEEP) if who != IC(3)))),
+)  # fmt: skip
+
+OVERALL = (
+    *(Claim("4", f"{title(problem)}: SI-IC is faster than SI",
+            all_of(*(faster(problem, IC(d), SI(d)) for d in EXPERIMENTS[problem].depths)))
+      for problem in ("step", "vega", "fived")),
+    *(Claim("6", f"{title(problem)}: more than two layers do not improve SI",
+            all_of(*(no_lower_error(problem, SI(d), SI(2))
+                     for d in EXPERIMENTS[problem].depths if d > 2)))
+      for problem in ("vega", "delta", "gamma", "fived", "engine")),
+    *(Claim("6", f"{title(problem)}: the input connection lowers the errors of SI",
+            all_of(*(lower_error(problem, IC(d), SI(d)) for d in EXPERIMENTS[problem].depths)))
+      for problem in ("gamma", "fived")),
+)  # fmt: skip
+
+CLAIMS = (*STEP, *VEGA, *FIVED, *ENGINE, *DELTA, *GAMMA, *OVERALL)
 
 
 def judged(results: Results, claims: Sequence[Claim] = CLAIMS) -> list[tuple[Claim, Verdict]]:
@@ -311,7 +265,40 @@ def scores_in_markdown(results: Results) -> str:
     return "\n".join(lines) + "\n"
 
 
-TABLES = {"scores": scores_in_markdown, "claims": markdown}
+def story_in_markdown(results: Results) -> str:
+    """Medians of our default beside those of single chains, and how its CRPS compares."""
+    lines = [
+        "| problem, layers | NRMSEP | CRPS/range | CRPS of DGP() is | coverage |",
+        "|---|---|---|---|---|",
+    ]
+    for problem in EXPERIMENTS:
+        for depth in EXPERIMENTS[problem].depths:
+            found = [results.select(problem, each, depth) for each in ("default", "si-ic", "si")]
+            if min(len(each) for each in found) < FEWEST:
+                continue
+            error, crps, inside = (
+                [column(each, name) for each in found]
+                for name in ("nrmsep", "normalised_crps", "coverage")
+            )
+            cells = [
+                f"{title(problem)}, {depth}",
+                beside_each_other(error, "{:.4f}"),
+                beside_each_other(crps, "{:.4f}"),
+                STORY[compared(crps[0], min(crps[1:], key=np.median))],
+                beside_each_other(inside, "{:.2f}"),
+            ]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+STORY = {CONFIRMED: "lower", REFUTED: "higher", UNCLEAR: UNCLEAR}
+
+
+def beside_each_other(samples: Sequence[np.ndarray], form: str) -> str:
+    return ", ".join(form.format(np.median(sample)) for sample in samples)
+
+
+TABLES = {"scores": scores_in_markdown, "claims": markdown, "story": story_in_markdown}
 
 
 def filled_in(page: str, results: Results) -> str:

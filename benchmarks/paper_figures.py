@@ -29,12 +29,12 @@ from matplotlib.figure import Figure  # noqa: E402
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 NAMES = {
     "gp": "GP",
-    "fb": "FB",
-    "deepgp": "FB, deepgp",
+    "fb": "FB (ours)",
+    "deepgp": "FB (deepgp)",
     "dsvi": "DSVI",
     "si": "SI",
     "si-ic": "SI-IC",
-    "default": "8 chains that vote",
+    "default": "DGP()",
     "emulator": "Emulator()",
 }
 # Okabe and Ito's colours, which the common kinds of colour blindness leave apart.
@@ -46,6 +46,7 @@ COLOURS = dict(
     )
 )
 N_LINES = 30
+NOT_NORMALISED = ("fived",)  # in the captions of the paper's figures
 
 Record = dict[str, Any]
 
@@ -139,7 +140,7 @@ def step_deviations(results: Results) -> Figure:
         chosen = rng.permutation(len(deviations))[:N_LINES]
         ax.plot(x, deviations[chosen].T, color=COLOURS[method], linewidth=0.4, alpha=0.6)
         ax.plot(x, middle, color="black", linewidth=1, linestyle="--")
-        ax.set_ylim(0, 0.65)
+        ax.set_ylim(bottom=0)
         beside = ax.twinx()
         beside.plot(x, data.y_test, color="black", linewidth=0.8)
         beside.plot(data.X[:, 0], data.y, "o", color="black", markersize=3)
@@ -227,33 +228,58 @@ def draw_violin(ax: Axes, place: int, values: np.ndarray, colour: str) -> None:
 def profiles(problem: str, results: Results) -> Figure:
     """Figures 11, S.3, S.5, S.7 and S.9: truth against mean, coloured by standard deviation.
 
-    Of the trial with the lowest NRMSEP; everything scaled by its least and largest value.
+    Of the trial with the lowest NRMSEP. A row has the networks of one depth; what has no depth
+    stands in the last column. Standard deviations are scaled by their least and largest value, and
+    so are truth and mean by those of the truth, except where the paper has them as they are.
     """
     truth = load_design(problem, 0).y_test
-    low, span = truth.min(), np.ptp(truth)
-    shown = bars(problem, results.methods(problem), results)
-    n_columns = min(4, len(shown))
-    n_rows = -(-len(shown) // n_columns)
+    low, span = (0.0, 1.0) if problem in NOT_NORMALISED else (truth.min(), np.ptp(truth))
+    shown = grid_of_trials(problem, results)
     figure, panels = plt.subplots(
-        n_rows, n_columns, figsize=(2.6 * n_columns, 2.5 * n_rows), layout="constrained",
-        sharex=True, sharey=True, squeeze=False,
+        len(shown), len(shown[0]), figsize=(2.2 * len(shown[0]) + 0.8, 2.2 * len(shown)),
+        layout="constrained", sharex=True, sharey=True, squeeze=False,
     )  # fmt: skip
-    for ax, (_, label, found, _) in zip(panels.flat, shown, strict=False):
+    for ax, label_and_trials in zip(panels.flat, sum(shown, []), strict=True):
+        if label_and_trials is None:
+            ax.axis("off")
+            continue
+        label, found = label_and_trials
         record = best(found)
         mean, std = results.moments(record)
         order = np.argsort(std)
         scaled = (std - std.min()) / (np.ptp(std) or 1.0)
-        points = ax.scatter((mean[order] - low) / span, (truth[order] - low) / span, s=5,
+        points = ax.scatter((mean[order] - low) / span, (truth[order] - low) / span, s=4,
                             c=scaled[order], cmap="cividis", vmin=0, vmax=1)  # fmt: skip
         ax.axline((0, 0), slope=1, color="#888888", linewidth=0.8, zorder=0)
         ax.set_title(f"{label}: {record['nrmsep']:.4f}", fontsize=8)
-        ax.set(xlim=(-0.1, 1.1), ylim=(-0.1, 1.1))
-    for ax in list(panels.flat)[len(shown) :]:
-        ax.axis("off")
-    figure.supxlabel("normalised mean", fontsize=9)
-    figure.supylabel("normalised truth", fontsize=9)
-    figure.colorbar(points, ax=panels, label="normalised standard deviation", shrink=0.6)
+        ax.tick_params(labelsize=7, labelbottom=True, labelleft=True)
+    word = "" if problem in NOT_NORMALISED else "normalised "
+    figure.supxlabel(f"{word}mean", fontsize=9)
+    figure.supylabel(f"{word}truth", fontsize=9)
+    bar = figure.colorbar(points, ax=panels, aspect=40, pad=0.01)
+    bar.set_label("normalised standard deviation", fontsize=8)
     return figure
+
+
+Panel = tuple[str, list[Record]] | None
+
+
+def grid_of_trials(problem: str, results: Results) -> list[list[Panel]]:
+    """Label and trials by row (depth) and column (method); None where there are none."""
+    named = results.methods(problem)
+    deep = [method for method in named if method not in WITHOUT_DEPTH]
+    plain = iter([method for method in named if method in WITHOUT_DEPTH])
+    rows = []
+    for depth in EXPERIMENTS[problem].depths:
+        row = [
+            (f"{NAMES[method]}, {depth}", trials)
+            if (trials := results.select(problem, method, depth))
+            else None
+            for method in deep
+        ]
+        last = next(plain, None)
+        rows.append([*row, (NAMES[last], results.select(problem, last)) if last else None])
+    return rows
 
 
 # --- the Greeks ----------------------------------------------------------------------------------
