@@ -12,7 +12,8 @@ trial) and ``paper_predictions.npz`` (predictions that the figures need), from w
 
 Methods: ``gp`` is a plain process with the robust prior; ``si`` and ``si-ic`` are stochastic
 imputation with the settings of the paper; ``fb`` samples the parameters too, with the same network
-and one chain; ``default`` is ``DGP()``, several chains that vote; ``emulator`` is ``Emulator()``.
+and one chain; ``default`` is ``DGP()``, several chains that vote; ``default-se`` is the same with
+the paper's kernel, which tells what chains do from what kernels do; ``emulator`` is ``Emulator()``.
 With ``--device gpu`` the trials of ``si``, ``si-ic`` and ``fb`` are the chains of one fit each, in
 step, and the others one fit each; times are not measured then.
 ``dsvi`` is GPflux, by the interpreter of ``--gpflux-python``; ``deepgp`` is the R package, where
@@ -77,13 +78,14 @@ EXPERIMENTS = {
     "fived": Experiment(20, (2, 3)),
     "engine": Experiment(40, (2, 3, 4)),
 }
-OURS = ("gp", "si", "si-ic", "fb", "default", "emulator")
+OURS = ("gp", "si", "si-ic", "fb", "default", "default-se", "emulator")
 PEERS = ("dsvi", "deepgp")
 IN_STEP = ("si", "si-ic", "fb")  # one chain a trial: trials may be the chains of one fit
 METHODS = (*OURS, *PEERS)
 WITHOUT_DEPTH = ("gp", "emulator")
 # The paper has no deeper ones, because deepgp has none; ours is kept to the same.
 DEEPEST = {"fb": 3, "deepgp": 3}
+KERNEL = {"kernel": "squared_exponential", "lengthscale": "shared"}
 NO_SETTINGS = ("random_state", "device", "n_jobs", "verbose")  # they have columns, or no effect
 # One sweep and one move of the parameters an iteration, as in deepgp, with its burn-in.
 FULL_BAYES = {"inference": "full_bayes", "n_iter": 8000, "n_sweeps": 1, "n_scoring": 1}
@@ -171,6 +173,8 @@ def estimator(trial: Trial) -> Any:
             return Emulator(**deep)
         case "default":
             return DGP(depth=trial.depth, **deep)
+        case "default-se":
+            return DGP(depth=trial.depth, **KERNEL, **deep)
         case "fb":
             return DGP.paper(depth=trial.depth, **FULL_BAYES, **deep)
         case "si" | "si-ic":

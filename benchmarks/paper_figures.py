@@ -35,16 +35,21 @@ NAMES = {
     "si": "SI",
     "si-ic": "SI-IC",
     "default": "DGP()",
+    "default-se": "DGP(SE)",
     "emulator": "Emulator()",
 }
 # Okabe and Ito's colours, which the common kinds of colour blindness leave apart.
-COLOURS = dict(
-    zip(
-        NAMES,
-        ("#555555", "#E69F00", "#A08800", "#CC79A7", "#56B4E9", "#0072B2", "#009E73", "#D55E00"),
-        strict=True,
-    )
-)
+COLOURS = {
+    "gp": "#555555",
+    "fb": "#E69F00",
+    "deepgp": "#A08800",
+    "dsvi": "#CC79A7",
+    "si": "#56B4E9",
+    "si-ic": "#0072B2",
+    "default": "#009E73",
+    "default-se": "#004D40",
+    "emulator": "#D55E00",
+}
 N_LINES = 30
 NOT_NORMALISED = ("fived",)  # in the captions of the paper's figures
 
