@@ -145,12 +145,12 @@ def step_deviations(results: Results) -> Figure:
         chosen = rng.permutation(len(deviations))[:N_LINES]
         ax.plot(x, deviations[chosen].T, color=COLOURS[method], linewidth=0.4, alpha=0.6)
         ax.plot(x, middle, color="black", linewidth=1, linestyle="--")
-        ax.set_ylim(bottom=0)
         beside = ax.twinx()
         beside.plot(x, data.y_test, color="black", linewidth=0.8)
         beside.plot(data.X[:, 0], data.y, "o", color="black", markersize=3)
         beside.set(ylim=(-1.6, 1.6), yticks=[])
     panels[0].set_ylabel("standard deviation")
+    panels[0].set_ylim(bottom=0)  # of all, once all are drawn
     return figure
 
 
@@ -346,7 +346,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             print(f"paper-{name}.png needs trials of {problem} and is left out", flush=True)
             continue
         figure = draw(results)
-        figure.savefig(options.folder / f"paper-{name}.png", dpi=90)
+        figure.savefig(options.folder / f"paper-{name}.png", dpi=90, bbox_inches="tight")
         plt.close(figure)
         print(f"wrote paper-{name}.png", flush=True)
 

@@ -227,8 +227,8 @@ def test_deepgp_goes_no_deeper_than_three_layers():
 
 
 def put(folder, trial, level, **facts):
-    """A trial that predicts ``level`` times the truth, with a standard deviation of 0.1."""
-    mean, std = level * DESIGN.y_test, np.full(20, 0.1)
+    """A trial that predicts ``level`` times the truth; its standard deviation is a tenth of it."""
+    mean, std = level * DESIGN.y_test, np.full(20, 0.1 * level)
     seconds = {"fit_cpu_s": 2.0, "predict_cpu_s": 0.5}
     paper.store(folder, trial, seconds | facts, FACTS, mean, std)
 
@@ -294,6 +294,28 @@ def test_bars_are_mean_times_and_a_time_that_is_missing_has_none(gathered):
     figure = paper_figures.FIGURES["fig-10"].draw(paper_figures.read(gathered))
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([2.5] * 4)
+
+
+def test_all_standard_deviations_are_inside_the_axes(gathered):
+    figure = paper_figures.FIGURES["fig-6"].draw(paper_figures.read(gathered))
+    panels = [ax for ax in figure.axes if ax.get_title()]
+    assert [ax.get_title() for ax in panels] == ["GP", "SI", "SI-IC"]
+    for ax in panels:
+        drawn = np.concatenate([line.get_ydata() for line in ax.lines])
+        assert ax.get_ylim()[0] == 0 and drawn.max() < ax.get_ylim()[1]
+
+
+def test_profiles_are_truth_against_mean_by_depth_and_method(gathered):
+    """Of the best trial; the design's truth is -1 and 1, so that 0 and 1 are its scaled values."""
+    results = paper_figures.read(gathered)
+    figure = paper_figures.FIGURES["fig-11"].draw(results)
+    titles = [ax.get_title().split(":")[0] for ax in figure.axes if ax.get_title()]
+    assert titles == ["SI, 2", "SI-IC, 2", "GP", "SI, 3", "SI-IC, 3"]
+    points = np.array(figure.axes[0].collections[0].get_offsets())
+    best = paper_figures.best(results.select("vega", "si", 2))
+    mean, _ = results.moments(best)
+    np.testing.assert_allclose(np.sort(points[:, 0]), np.sort((mean + 1) / 2), rtol=1e-6)
+    np.testing.assert_allclose(np.unique(points[:, 1]), [0, 1])
 
 
 def test_violins_are_in_the_order_of_depths(gathered):
