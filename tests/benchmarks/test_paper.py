@@ -4,7 +4,9 @@ import csv
 import json
 import os
 import re
+from concurrent.futures import Future
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import paper
@@ -209,6 +211,32 @@ def test_a_peer_that_says_nothing_of_use_is_told(tmp_path, capsys, said, message
     assert paper.run_peer(Trial("step", "deepgp", 3, 0), ["echo", said], tmp_path) == []
     assert re.search(f"step-deepgp-3-000 failed: .*{message}", capsys.readouterr().out)
     assert list(paper.stored(tmp_path)) == []
+
+
+def test_peers_have_their_turn_among_ours():
+    """Of each structure the first trials, then the next ones, whoever runs them."""
+    trials = planned("--problems", "vega", "--methods", "si", "dsvi", "--depths", "2", "--trials",
+                     "12")  # fmt: skip
+    commands = {trial: ["gpflux"] for trial in trials if trial.method == "dsvi"}
+    pool = mock.Mock()
+    jobs = [batch for _, batch in paper.submitted(pool, trials, commands, Path())]
+    assert [trial for batch in jobs for trial in batch] == trials
+    assert {len(batch) for batch in jobs if batch[0].method == "dsvi"} == {1}
+    assert [call.args[0].__name__ for call in pool.submit.call_args_list] == (
+        ["run_batch"] * 5 + ["run_peer"] * 10 + ["run_batch"] + ["run_peer"] * 2
+    )
+
+
+def test_a_batch_that_fails_is_told_and_is_not_counted():
+    batch = [Trial("step", "si", 3, 0), Trial("step", "si", 3, 1)]
+    done, failed, nothing = Future(), Future(), Future()
+    done.set_result(batch)
+    failed.set_exception(MemoryError("no memory"))
+    nothing.set_result([])
+    assert paper.finished_in(done, batch) == (2, "step-si-3-000 and 1 more")
+    words = "step-si-3-000 and 1 more failed: MemoryError: no memory"
+    assert paper.finished_in(failed, batch) == (0, words)
+    assert paper.finished_in(nothing, batch[:1]) == (0, "nothing of step-si-3-000")
 
 
 def test_the_digest_tells_sources_apart(tmp_path):
