@@ -39,10 +39,11 @@ notebooks: $(VENV)/.installed-docs
 	$(RUN) docs/run_notebooks.py
 
 # make paper ARGS=--quick runs a tenth of the trials; what is there is not run again.
+RESULTS ?= build/paper
 paper: $(VENV)/.installed-bench
-	$(RUN) benchmarks/paper.py $(ARGS)
-	$(RUN) benchmarks/paper_figures.py --results build --folder build/figures
-	$(RUN) benchmarks/paper_claims.py --results build
+	$(RUN) benchmarks/paper.py --folder $(RESULTS) $(ARGS)
+	$(RUN) benchmarks/paper_figures.py --results $(RESULTS) --folder $(RESULTS)/figures
+	$(RUN) benchmarks/paper_claims.py --results $(RESULTS)
 
 figures: $(VENV)/.installed-docs
 	$(RUN) docs/figures.py

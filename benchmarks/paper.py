@@ -5,10 +5,10 @@
     python benchmarks/paper.py --problems step --methods si si-ic --trials 10
 
 One training set an experiment, as in the paper; a trial is a new seed. Every trial leaves a file
-in the folder of the results, and what is there is not run again, so that an interrupted run goes
-on where it stopped. At the end all of them are gathered beside it in ``paper.csv`` (one line a
-trial) and ``paper_predictions.npz`` (predictions that the figures need), from which
-``paper_figures.py`` draws. ``--publish`` puts both into ``data/``, where the stored ones are.
+in ``trials`` in the folder of the results, and what is there is not run again, so that an
+interrupted run goes on where it stopped. At the end all of them are gathered in ``paper.csv`` (one
+line a trial) and ``paper_predictions.npz`` (predictions that the figures need), from which
+``paper_figures.py`` draws. ``--publish`` puts both into ``data/`` too, where the stored ones are.
 
 Methods: ``gp`` is a plain process with the robust prior; ``si`` and ``si-ic`` are stochastic
 imputation with the settings of the paper; ``fb`` samples the parameters too, with the same network
@@ -24,34 +24,45 @@ from __future__ import annotations
 
 import argparse
 import copy
-import csv
 import functools
 import hashlib
 import json
 import multiprocessing
 import os
 import platform
-import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from _report import machine
 from _timing import timed
+from paper_store import (
+    DESIGN,
+    TABLE,
+    Record,
+    Stored,
+    Trial,
+    n_rows,
+    path_of,
+    read_trial,
+    store,
+    stored,
+    write_table,
+)
 from peers import answer_of
 from problems import DATA, load_design
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build"
-TABLE, PREDICTIONS = "paper.csv", "paper_predictions.npz"
-DESIGN = 0
 QUICK_SHARE = 0.1
 FEWEST = 6  # trials of a method that a verdict needs: with five no rank test against one value,
 # that of a plain process, can be clear
@@ -89,22 +100,6 @@ KERNEL = {"kernel": "squared_exponential", "lengthscale": "shared"}
 NO_SETTINGS = ("random_state", "device", "n_jobs", "verbose")  # they have columns, or no effect
 # One sweep and one move of the parameters an iteration, as in deepgp, with its burn-in.
 FULL_BAYES = {"inference": "full_bayes", "n_iter": 8000, "n_sweeps": 1, "n_scoring": 1}
-
-
-class Trial(NamedTuple):
-    """One fit and prediction; depth 0 where the method has none of its own."""
-
-    problem: str
-    method: str
-    depth: int
-    number: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.problem}-{self.method}-{self.depth}-{self.number:03d}"
-
-
-Record = dict[str, Any]
 
 
 # --- what to run ---------------------------------------------------------------------------------
@@ -282,81 +277,6 @@ def machine_words() -> dict[str, str]:
     return {"machine": f"{machine()['cpu']}, Python {platform.python_version()}"}
 
 
-# --- files ---------------------------------------------------------------------------------------
-
-
-def store(
-    folder: Path, trial: Trial, seconds: Record, facts: Record, mean: np.ndarray, std: np.ndarray
-) -> None:
-    """The trial's file, whole or not at all."""
-    from deepemu._atomic import replacing
-    from deepemu.diagnostics import scores
-
-    found = scores(load_design(trial.problem, DESIGN).y_test, mean, std)
-    record = {**trial._asdict(), **found, **seconds, **facts}
-    with replacing(path_of(folder, trial)) as file:
-        np.savez(file, record=json.dumps(record), mean=mean, std=std)
-
-
-def path_of(folder: Path, trial: Trial) -> Path:
-    return folder / f"{trial.name}.npz"
-
-
-class Stored(NamedTuple):
-    record: Record
-    mean: np.ndarray
-    std: np.ndarray
-
-
-def stored(folder: Path) -> Iterator[Stored]:
-    for path in sorted(folder.glob("*.npz")):
-        with np.load(path) as file:
-            yield Stored(json.loads(str(file["record"])), file["mean"], file["std"])
-
-
-def gather(folder: Path, into: Path) -> list[Record]:
-    """One table of all records, and the predictions that are drawn; the records.
-
-    Of the step function those of all trials, of everything else those of the best one.
-    """
-    found = list(stored(folder))
-    rows = [each.record for each in found]
-    with (into / TABLE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
-        writer.writeheader()
-        writer.writerows({k: rounded(v) for k, v in row.items()} for row in rows)
-    np.savez_compressed(into / PREDICTIONS, **drawn(found))
-    return rows
-
-
-def rounded(value: Any) -> Any:
-    return f"{value:.6g}" if isinstance(value, float) else value
-
-
-def error_in_table(record: Record) -> float:
-    """With the digits of the table: by them the figures find the best trial again."""
-    return float(rounded(record["nrmsep"]))
-
-
-def drawn(found: Sequence[Stored]) -> dict[str, np.ndarray]:
-    """Single-precision arrays (2, points) by the trial's name."""
-    best: dict[tuple[Any, ...], Stored] = {}
-    kept: list[Stored] = []
-    for each in found:
-        record = each.record
-        key = record["problem"], record["method"], record["depth"]
-        if record["problem"] == "step":
-            kept.append(each)
-        elif key not in best or error_in_table(record) < error_in_table(best[key].record):
-            best[key] = each
-    return {
-        Trial(*(each.record[field] for field in Trial._fields)).name: np.float32(
-            [each.mean, each.std]
-        )
-        for each in [*kept, *best.values()]
-    }
-
-
 # --- other packages ------------------------------------------------------------------------------
 
 
@@ -368,18 +288,27 @@ def peer_command(trial: Trial, options: argparse.Namespace) -> list[str] | None:
         folder = as_text(trial.problem, options.folder / "designs")
         script = str(HERE / "_peer_deepgp.R")
         return ["Rscript", script, str(folder), str(trial.depth), str(trial.number)]
-    if options.gpflux_python is None:
+    if options.gpflux_python is None or not has_gpflux(options.gpflux_python):
         return None
     job = json.dumps(trial._asdict())
     return [str(options.gpflux_python), str(HERE / "_peer_gpflux.py"), job]
 
 
-@functools.cache
 def has_deepgp() -> bool:
-    if shutil.which("Rscript") is None:
+    return succeeds("Rscript", "-e", "library(deepgp)")
+
+
+def has_gpflux(python: Path) -> bool:
+    question = "import sys, importlib.util as u; sys.exit(u.find_spec('gpflux') is None)"
+    return succeeds(str(python), "-c", question)
+
+
+@functools.cache
+def succeeds(*command: str) -> bool:
+    try:
+        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+    except OSError:  # there is no such program
         return False
-    asked = subprocess.run(["Rscript", "-e", "library(deepgp)"], capture_output=True, check=False)
-    return asked.returncode == 0
 
 
 @functools.cache
@@ -397,7 +326,7 @@ def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
     """Scored here, from the moments in the last line that the peer prints; a failure is told."""
     from deepemu.errors import InputError
 
-    answer = answer_of(command, LONGEST_PEER)
+    answer = checked_answer(answer_of(command, LONGEST_PEER))
     if "error" in answer:
         print(f"{trial.name} failed: {answer['error']}", flush=True)
         return []
@@ -416,26 +345,42 @@ def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
     return [trial]
 
 
+def checked_answer(answer: Any) -> Record:
+    """The answer itself, or an error if it does not have what a trial needs."""
+    needed = {"mean", "std", "version"}
+    if isinstance(answer, dict) and ("error" in answer or needed <= answer.keys()):
+        return answer
+    return {"error": f"its last line has not all of {', '.join(sorted(needed))}"}
+
+
 # --- all of them ---------------------------------------------------------------------------------
 
 
-def run_on_gpu(trials: Sequence[Trial], options: argparse.Namespace) -> None:
+def run_on_gpu(trials: Sequence[Trial], folder: Path) -> None:
     """Trials that are chains together, structure by structure; the others one by one."""
-    groups = grouped(trials, lambda trial: trial[:3] if trial.method in IN_STEP else trial)
+    for method in dict.fromkeys(trial.method for trial in trials if trial.method in PEERS):
+        print(f"{method} is left out: it is not run on a GPU", flush=True)
+    ours = [trial for trial in trials if trial.method in OURS]
+    groups = grouped(ours, lambda trial: trial[:3] if trial.method in IN_STEP else trial)
     for number, group in enumerate(groups, start=1):
-        _, seconds, _ = timed(lambda group=group: run_together(group, options.folder))
+        _, seconds, _ = timed(lambda group=group: run_together(group, folder))
         told = f"[{number}/{len(groups)}] {group[0].name} and {len(group) - 1} more"
         print(f"{told}: {seconds:.0f} s", flush=True)
 
 
-def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> None:
-    """In processes of one thread each, with a line for everything that is done or has failed."""
+def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> int:
+    """In processes of one thread each, with a line for everything that is done or has failed.
+
+    Returns the number of trials that failed.
+    """
     commands = peer_commands([trial for trial in trials if trial.method in PEERS], options)
     left = [trial for trial in trials if trial.method in OURS or trial in commands]
     n_done, start = 0, time.perf_counter()
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.workers, mp_context=spawn, max_tasks_per_child=1) as pool:
-        jobs = dict(submitted(pool, left, commands, options.folder))
+    with ProcessPoolExecutor(
+        options.workers, mp_context=spawn, max_tasks_per_child=1, initializer=end_at_interrupt
+    ) as pool:
+        jobs = dict(submitted(pool, left, commands, trials_in(options.folder)))
         try:
             for job in as_completed(jobs):
                 finished, what = finished_in(job, jobs[job])
@@ -443,9 +388,14 @@ def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> None:
                 minutes = (time.perf_counter() - start) / 60
                 print(f"[{n_done}/{len(left)}] {minutes:.1f} min: {what}", flush=True)
         except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
-            print("stopped; run the same command to go on", file=sys.stderr)
+            pool.shutdown(cancel_futures=True)
             raise
+    return len(left) - n_done
+
+
+def end_at_interrupt() -> None:
+    """Without a traceback: the parent says that it was stopped."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def submitted(
@@ -493,31 +443,78 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--problems", nargs="+", choices=EXPERIMENTS, default=list(EXPERIMENTS))
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--depths", nargs="+", type=int, help="only networks of so many layers")
-    parser.add_argument("--trials", type=int, help="at most so many of each")
+    parser.add_argument("--trials", type=positive, help="at most so many of each")
     parser.add_argument(
         "--quick", action="store_true", help=f"a tenth of the trials, at least {FEWEST}"
     )
-    parser.add_argument("--workers", type=int, default=os.cpu_count())
+    parser.add_argument("--workers", type=positive, default=os.cpu_count())
     parser.add_argument("--folder", type=Path, default=BUILD / "paper", help="of the results")
     parser.add_argument("--gpflux-python", type=Path, help="an interpreter that has GPflux")
     parser.add_argument("--device", choices=("cpu", "gpu"), default="cpu")
     parser.add_argument("--gather-only", action="store_true", help="run nothing")
     parser.add_argument("--publish", action="store_true", help="replace the stored results")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if not planned(options):
+        parser.error("there is no such trial: the experiments have other depths")
+    return options
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def positive(text: str) -> int:
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return int(text)
+
+
+def trials_in(folder: Path) -> Path:
+    return folder / "trials"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The exit status: 0, or 1 if a trial failed, or 130 if the run was stopped."""
     options = options_of(arguments)
-    options.folder.mkdir(parents=True, exist_ok=True)
-    if not options.gather_only:
-        trials = [t for t in planned(options) if not path_of(options.folder, t).exists()]
+    prepare(options.folder)
+    status = 0 if options.gather_only else run(options)
+    found = list(stored(trials_in(options.folder)))
+    write_table(found, options.folder)
+    sources = {each.record["source"] for each in found if "source" in each.record}
+    where = options.folder / TABLE
+    print(f"{len(found)} trials in {where}, of {len(sources)} versions of this package's sources")
+    if options.publish:
+        publish(found)
+    return status
+
+
+def prepare(folder: Path) -> None:
+    """Say before long work that its results could not be written."""
+    try:
+        trials_in(folder).mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=trials_in(folder)):
+            pass
+    except OSError as error:
+        sys.exit(f"{folder} cannot be written to ({error.strerror}); name another --folder")
+
+
+def run(options: argparse.Namespace) -> int:
+    folder = trials_in(options.folder)
+    left = [trial for trial in planned(options) if read_trial(path_of(folder, trial)) is None]
+    try:
         if options.device == "gpu":
-            run_on_gpu([trial for trial in trials if trial.method in OURS], options)
-        else:
-            run_all(trials, options)
-    rows = gather(options.folder, DATA if options.publish else options.folder.parent)
-    versions = {row["source"] for row in rows if "source" in row}
-    print(f"{len(rows)} trials in {TABLE}, of {len(versions)} versions of this package's sources")
+            run_on_gpu(left, folder)
+            return 0
+        return 1 if run_all(left, options) else 0
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on", file=sys.stderr)
+        return 130
+
+
+def publish(found: Sequence[Stored]) -> None:
+    """Into the stored results, unless those are more."""
+    if len(found) < n_rows(DATA):
+        sys.exit(
+            f"the stored table has {n_rows(DATA)} trials, more than these {len(found)}, and is "
+            "kept; remove it to replace it"
+        )
+    write_table(found, DATA)
 
 
 if __name__ == "__main__":
@@ -525,4 +522,4 @@ if __name__ == "__main__":
 
     if options_of(None).device == "cpu":  # the processes that are started inherit it
         os.environ.update(one_thread_environment(cache=BUILD / "cache"))
-    main()
+    sys.exit(main())

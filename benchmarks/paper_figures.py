@@ -1,7 +1,7 @@
 """Draw the figures of the stochastic-imputation paper from the stored trials of ``paper.py``.
 
     python benchmarks/paper_figures.py               # all, into docs/images
-    python benchmarks/paper_figures.py --results build --folder build/figures  # of your own run
+    python benchmarks/paper_figures.py --results build/paper --folder build/figures  # of your own
 
 Numbers are those of the paper; axes are the same where it states them.
 """
@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import argparse
 import csv
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
-from paper import EXPERIMENTS, PREDICTIONS, TABLE, WITHOUT_DEPTH, Trial
+from paper import EXPERIMENTS, WITHOUT_DEPTH
+from paper_store import PREDICTIONS, TABLE, Record, trial_of
 from problems import DATA, heston_greeks, load_design
 
 matplotlib.use("Agg")
@@ -53,9 +55,6 @@ COLOURS = {
 N_LINES = 30
 NOT_NORMALISED = ("fived",)  # in the captions of the paper's figures
 
-Record = dict[str, Any]
-
-
 # --- stored trials -------------------------------------------------------------------------------
 
 
@@ -80,11 +79,13 @@ class Results:
 
     def moments(self, record: Record) -> np.ndarray:
         """Means and standard deviations (2, points) of a trial that was kept."""
-        return self.predictions[Trial(*(record[field] for field in Trial._fields)).name]
+        return self.predictions[trial_of(record).name]
 
 
 def read(folder: Path) -> Results:
     """What ``paper.py`` has put there; a time that was not measured is not in a record."""
+    if not (folder / TABLE).exists():
+        sys.exit(f"there is no {TABLE} in {folder}; run benchmarks/paper.py first")
     with (folder / TABLE).open(newline="", encoding="utf-8") as file:
         records = [
             {key: number_or_word(value) for key, value in row.items() if value != ""}
@@ -258,6 +259,8 @@ def profiles(problem: str, results: Results) -> Figure:
         ax.axline((0, 0), slope=1, color="#888888", linewidth=0.8, zorder=0)
         ax.set_title(f"{label}: {record['nrmsep']:.4f}", fontsize=8)
         ax.tick_params(labelsize=7, labelbottom=True, labelleft=True)
+    both = [*ax.get_xlim(), *ax.get_ylim()]
+    ax.set(xlim=(min(both), max(both)), ylim=(min(both), max(both)))  # of all: they are shared
     word = "" if problem in NOT_NORMALISED else "normalised "
     figure.supxlabel(f"{word}mean", fontsize=9)
     figure.supylabel(f"{word}truth", fontsize=9)

@@ -13,15 +13,17 @@ from typing import NamedTuple
 
 import numpy as np
 from paper import FEWEST
-from paper_figures import NAMES, Record, Results, best, column, times
+from paper_figures import NAMES, Results, best, column, times
+from paper_store import Record
 from problems import load_design
-from scipy.stats import levene, mannwhitneyu, rankdata, wilcoxon
+from scipy.stats import binomtest, levene, mannwhitneyu, rankdata, wilcoxon
 
 LEVEL = 0.05
 FEWEST_TIMES = 4  # measured ones, with which a rank test can be clear
 MARGIN = 0.1  # a gain in the median error that matters
 N_RESAMPLES = 2000
 PROMISED = 0.95  # coverage
+HALF_WIDTH = 1.96  # standard deviations
 CONFIRMED, REFUTED, UNCLEAR = "confirmed", "not confirmed", "no clear difference"
 
 
@@ -251,13 +253,15 @@ def profile(results: Results, problem: str, who: Who) -> Profile:
 Statistic = Callable[[Profile, np.ndarray], np.ndarray]  # of resampled points (resamples, points)
 
 
-def larger(problem: str, one: Who, other: Who, statistic: Statistic, form: str) -> Judge:
-    """The first has the larger statistic of its profile."""
+def larger(
+    problem: str, one: Who, other: Who, statistic: Statistic, form: str, margin: float = 0.0
+) -> Judge:
+    """The first has the larger statistic of its profile, or one that is smaller by less."""
 
     def judge(results: Results) -> Verdict:
         a, b = (profile(results, problem, who) for who in (one, other))
         drawn = points_drawn_anew(len(a.truth))
-        word = sign_of(statistic(a, drawn) - statistic(b, drawn))
+        word = sign_of(statistic(a, drawn) - statistic(b, drawn) + margin)
         return Verdict(word, numbers_of(statistic, form, (one, a), (other, b)))
 
     return judge
@@ -283,6 +287,11 @@ def numbers_of(statistic: Statistic, form: str, *found: tuple[Who, Profile]) -> 
 def knows_its_errors(problem: str, one: Who, other: Who) -> Judge:
     """The first one's standard deviations follow its errors more closely, by rank correlation."""
     return larger(problem, one, other, rank_correlation, "{:.2f}")
+
+
+def knows_its_errors_as_well(problem: str, one: Who, other: Who) -> Judge:
+    """Or nearly: by a rank correlation that is less than 0.1 below the other's."""
+    return larger(problem, one, other, rank_correlation, "{:.2f}", margin=0.1)
 
 
 def rank_correlation(found: Profile, points: np.ndarray) -> np.ndarray:
@@ -325,6 +334,24 @@ def not_less_sure_in(problem: str, who: Who, region: Region) -> Judge:
     def judge(results: Results) -> Verdict:
         word, numbers = less_sure_in(problem, who, region)(results)
         return Verdict(REFUTED if word == CONFIRMED else CONFIRMED, numbers)
+
+    return judge
+
+
+def covers_too_little_in(problem: str, who: Who, region: Region) -> Judge:
+    """The 95 % intervals hold clearly fewer test points of a region than that."""
+
+    def judge(results: Results) -> Verdict:
+        found = profile(results, problem, who)
+        there = region(found.truth)
+        inside = (found.error <= HALF_WIDTH * found.std)[there]
+        tests = (
+            binomtest(int(inside.sum()), len(inside), PROMISED, alternative=side).pvalue
+            for side in ("less", "greater")
+        )
+        fewer, more = (p <= LEVEL / 2 for p in tests)
+        word = CONFIRMED if fewer else REFUTED if more else UNCLEAR
+        return Verdict(word, named((who, inside.mean()), form="{:.2f} inside"))
 
     return judge
 

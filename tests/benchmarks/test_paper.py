@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import sys
 from concurrent.futures import Future
 from pathlib import Path
 from unittest import mock
@@ -12,6 +13,7 @@ import numpy as np
 import paper
 import paper_claims
 import paper_figures
+import paper_store
 import problems
 import pytest
 from paper import Trial
@@ -27,7 +29,7 @@ FACTS = {"package": "deepemu 0", "machine": "a machine"}
 
 @pytest.fixture
 def small_design(monkeypatch):
-    for module in (paper, paper_figures):
+    for module in (paper, paper_store, paper_figures):
         monkeypatch.setattr(module, "load_design", lambda problem, index: DESIGN)
 
 
@@ -56,6 +58,12 @@ def test_a_quick_run_has_a_tenth():
     trials = planned("--quick", "--problems", "step", "fived", "--methods", "si-ic")
     assert sum(trial.problem == "step" for trial in trials) == 10
     assert sum(trial.problem == "fived" for trial in trials) == 2 * paper.FEWEST
+
+
+def test_peers_are_not_run_on_a_gpu(monkeypatch, capsys):
+    paper.run_on_gpu(planned("--problems", "step", "--methods", "dsvi", "deepgp"), Path())
+    told = capsys.readouterr().out.splitlines()
+    assert told == [f"{name} is left out: it is not run on a GPU" for name in ("dsvi", "deepgp")]
 
 
 def test_depths_that_are_asked_for_are_those_of_deep_methods():
@@ -138,7 +146,7 @@ def test_only_single_chains_share_a_fit_on_a_gpu(monkeypatch, method, sizes):
     fits = []
     monkeypatch.setattr(paper, "run_together", lambda trials, folder: fits.append(trials))
     trials = planned("--problems", "vega", "--methods", method, "--depths", "3", "--trials", "3")
-    paper.run_on_gpu(trials, paper.options_of([]))
+    paper.run_on_gpu(trials, Path())
     assert [len(fit) for fit in fits] == sizes
     assert [trial for fit in fits for trial in fit] == trials
 
@@ -150,13 +158,94 @@ def test_what_is_stored_is_not_run_again(small_design, tmp_path, monkeypatch):
     put(folder, Trial("step", "si", 3, 4), 0.5)
     asked = []
     monkeypatch.setattr(paper, "run_all", lambda trials, options: asked.extend(trials))
-    options = ["--problems", "step", "--methods", "si", "--quick", "--folder", str(folder)]
-    paper.main(options)
+    options = ["--problems", "step", "--methods", "si", "--quick", "--folder", str(tmp_path)]
+    assert paper.main(options) == 0
     assert [trial.number for trial in asked] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert paper.n_rows(tmp_path) == 1
 
 
-def test_a_peer_that_is_missing_is_left_out_with_a_line(capsys):
-    options = paper.options_of([])
+@pytest.fixture
+def three_stored(small_design, tmp_path):
+    folder = tmp_path / "trials"
+    folder.mkdir()
+    for number in range(3):
+        put(folder, Trial("step", "si", 3, number), 0.5)
+    return tmp_path
+
+
+THREE = ["--problems", "step", "--methods", "si", "--trials", "3"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "empty", "text", "other", "foreign"])
+def test_a_damaged_trial_is_left_out_and_run_again(three_stored, monkeypatch, capsys, damage):
+    path = three_stored / "trials" / "step-si-3-001.npz"
+    whole = path.read_bytes()
+    if damage == "other":
+        path.write_bytes((path.parent / "step-si-3-000.npz").read_bytes())
+    elif damage == "foreign":
+        np.savez(path, x=np.ones(3))
+    else:
+        path.write_bytes({"cut": whole[:300], "empty": b"", "text": b"no zip"}[damage])
+    asked = []
+    monkeypatch.setattr(paper, "run_all", lambda trials, options: asked.extend(trials))
+    assert paper.main([*THREE, "--folder", str(three_stored)]) == 0
+    assert [trial.number for trial in asked] == [1]
+    assert f"{path} is not the file of a whole trial" in capsys.readouterr().err
+    assert paper.n_rows(three_stored) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [(mock.Mock(return_value=0), 0), (mock.Mock(return_value=2), 1),
+     (mock.Mock(side_effect=KeyboardInterrupt), 130)],
+)  # fmt: skip
+def test_what_is_there_is_gathered_however_the_run_ends(
+    three_stored, monkeypatch, capsys, outcome, status
+):
+    monkeypatch.setattr(paper, "run_all", outcome)
+    options = [*THREE[:-1], "5", "--folder", str(three_stored)]
+    assert paper.main(options) == status
+    assert paper.n_rows(three_stored) == 3
+    assert ("stopped; the same command goes on" in capsys.readouterr().err) == (status == 130)
+
+
+def test_fewer_trials_than_are_published_do_not_replace_them(three_stored, monkeypatch, tmp_path):
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.setattr(paper, "DATA", data)
+    options = [*THREE, "--folder", str(three_stored), "--gather-only", "--publish"]
+    paper.main(options)
+    assert paper.n_rows(data) == 3
+    (three_stored / "trials" / "step-si-3-002.npz").unlink()
+    with pytest.raises(SystemExit, match="has 3 trials, more than these 2, and is kept"):
+        paper.main(options)
+    assert paper.n_rows(data) == 3
+
+
+def test_a_folder_that_cannot_be_written_is_told_first(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(SystemExit, match="cannot be written to .*name another --folder"):
+        paper.main([*THREE, "--folder", str(tmp_path / "file")])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trials", "0"], "'0' is no whole number above 0"),
+        (["--workers", "-1"], "'-1' is no whole number above 0"),
+        (["--depths", "7", "--methods", "si"], "there is no such trial"),
+    ],
+)
+def test_arguments_that_ask_for_nothing_are_refused(capsys, arguments, message):
+    with pytest.raises(SystemExit) as ended:
+        paper.options_of(arguments)
+    assert ended.value.code == 2 and message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [[], ["--gpflux-python", "nowhere/python"],
+                                   ["--gpflux-python", sys.executable]])  # fmt: skip
+def test_a_peer_that_is_missing_is_left_out_with_a_line(capsys, given):
+    options = paper.options_of(given)
     trials = [Trial("vega", "dsvi", 2, 0), Trial("vega", "dsvi", 3, 0)]
     assert paper.peer_commands(trials, options) == {}
     line = (
@@ -181,9 +270,9 @@ def r_that_knows_deepgp(tmp_path, monkeypatch):
     )
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
-    paper.has_deepgp.cache_clear()
+    paper.succeeds.cache_clear()
     yield
-    paper.has_deepgp.cache_clear()
+    paper.succeeds.cache_clear()
 
 
 @pytest.mark.usefixtures("r_that_knows_deepgp", "small_design")
@@ -205,7 +294,12 @@ def test_deepgp_is_given_the_design_and_scored_here(tmp_path, capsys):
 @pytest.mark.usefixtures("small_design")
 @pytest.mark.parametrize(
     ("said", "message"),
-    [('{"mean": [null], "std": [1], "version": "1"}', "have no score"), ("Killed", "no JSON")],
+    [
+        ('{"mean": [null], "std": [1], "version": "1"}', "have no score"),
+        ("Killed", "no JSON"),
+        ("[1, 2]", "has not all of mean, std, version"),
+        ('{"a": 1}', "has not all of mean, std, version"),
+    ],
 )
 def test_a_peer_that_says_nothing_of_use_is_told(tmp_path, capsys, said, message):
     assert paper.run_peer(Trial("step", "deepgp", 3, 0), ["echo", said], tmp_path) == []
@@ -261,6 +355,12 @@ def put(folder, trial, level, **facts):
     paper.store(folder, trial, seconds | facts, FACTS, mean, std)
 
 
+def gather(folder, into):
+    found = list(paper.stored(folder))
+    paper.write_table(found, into)
+    return len(found)
+
+
 @pytest.fixture
 def gathered(small_design, tmp_path):
     for number, level in enumerate((0.5, 0.9, 0.7)):
@@ -271,7 +371,7 @@ def gathered(small_design, tmp_path):
         put(tmp_path, Trial(problem, "gp", 0, 0), 0.3)
     results = tmp_path / "results"
     results.mkdir()
-    assert len(paper.gather(tmp_path, results)) == 20
+    assert gather(tmp_path, results) == 20
     return results
 
 
@@ -308,7 +408,7 @@ def test_a_figure_without_trials_is_left_out_with_a_line(small_design, tmp_path,
     folder = tmp_path / "trials"
     folder.mkdir()
     put(folder, Trial("step", "si", 3, 0), 0.5)
-    paper.gather(folder, tmp_path)
+    gather(folder, tmp_path)
     paper_figures.main(["--results", str(tmp_path), "--folder", str(tmp_path), "--only",
                         "fig-5", "fig-6", "fig-7", "fig-10", "fig-s3"])  # fmt: skip
     drawn = sorted(path.stem for path in tmp_path.glob("*.png"))
@@ -316,6 +416,11 @@ def test_a_figure_without_trials_is_left_out_with_a_line(small_design, tmp_path,
     told = capsys.readouterr().out
     assert "paper-fig-10.png needs trials of vega and is left out" in told
     assert "paper-fig-s3.png needs trials of fived and is left out" in told
+
+
+def test_figures_of_nothing_say_what_to_do(tmp_path):
+    with pytest.raises(SystemExit, match=r"no paper\.csv in .*; run benchmarks/paper\.py first"):
+        paper_figures.main(["--results", str(tmp_path)])
 
 
 def test_bars_are_mean_times_and_a_time_that_is_missing_has_none(gathered):
