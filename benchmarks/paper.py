@@ -51,11 +51,12 @@ from paper_store import (
     Record,
     Stored,
     Trial,
-    n_rows,
+    names_in,
     path_of,
     read_trial,
     store,
     stored,
+    trial_of,
     write_table,
 )
 from peers import answer_of
@@ -178,9 +179,8 @@ def estimator(trial: Trial) -> Any:
     raise ValueError(f"{trial.method} is not a method of this package")
 
 
-def settings_of(trial: Trial) -> str:
+def settings_of(model: Any) -> str:
     """What the estimator is given that it does not have by itself, such as ``DGP(depth=3)``."""
-    model = estimator(trial)
     usual = type(model)().get_params(deep=False)
     given = [
         f"{name}={value!r}"
@@ -215,7 +215,7 @@ def run_batch(trials: Sequence[Trial], folder: Path) -> list[Trial]:
     compile_for(trials[0])
     for trial in trials:
         record, mean, std = run_trial(trial)
-        store(folder, trial, record, facts_of(trial), mean, std)
+        store(folder, trial, record, facts_of(trial.number, estimator(trial)), mean, std)
     return list(trials)
 
 
@@ -232,7 +232,7 @@ def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
         model.set_params(n_chains=len(trials))
     model.fit(data.X, data.y)
     emulators = chains_of(model) if first.method in IN_STEP else [model]
-    facts = facts_of(first) | {"device": "gpu"}
+    facts = facts_of(first.number, model) | {"device": "gpu"}
     facts["machine"] = f"{jax.devices('gpu')[0].device_kind}, {facts['machine']}"
     for chain, (trial, alone) in enumerate(zip(trials, emulators, strict=True)):
         mean, std = alone.predict(data.X_test, return_std=True)
@@ -250,16 +250,16 @@ def chains_of(model: Any) -> Iterator[Any]:
         yield alone
 
 
-def facts_of(trial: Trial) -> Record:
-    """How to run the trial again: seed and chain, settings, versions, machine."""
+def facts_of(seed: int, model: Any) -> Record:
+    """How to run a trial again: seed and chain, settings, versions, machine."""
     import jax
 
     import deepemu
 
     return {
-        "seed": trial.number,
+        "seed": seed,
         "chain": 0,
-        "settings": settings_of(trial),
+        "settings": settings_of(model),
         "package": f"deepemu {deepemu.__version__}, jax {jax.__version__}",
         "source": source_digest(Path(deepemu.__file__).parent),
         **machine_words(),
@@ -356,16 +356,29 @@ def checked_answer(answer: Any) -> Record:
 # --- all of them ---------------------------------------------------------------------------------
 
 
-def run_on_gpu(trials: Sequence[Trial], folder: Path) -> None:
-    """Trials that are chains together, structure by structure; the others one by one."""
+def run_on_gpu(trials: Sequence[Trial], folder: Path) -> int:
+    """Trials that are chains together, structure by structure; the others one by one.
+
+    Returns the number of trials that failed.
+    """
     for method in dict.fromkeys(trial.method for trial in trials if trial.method in PEERS):
         print(f"{method} is left out: it is not run on a GPU", flush=True)
     ours = [trial for trial in trials if trial.method in OURS]
-    groups = grouped(ours, lambda trial: trial[:3] if trial.method in IN_STEP else trial)
-    for number, group in enumerate(groups, start=1):
-        _, seconds, _ = timed(lambda group=group: run_together(group, folder))
-        told = f"[{number}/{len(groups)}] {group[0].name} and {len(group) - 1} more"
-        print(f"{told}: {seconds:.0f} s", flush=True)
+    n_failed = 0
+    for group in grouped(ours, lambda trial: trial[:3] if trial.method in IN_STEP else trial):
+        start = time.perf_counter()
+        try:
+            run_together(group, folder)
+        except Exception as error:  # noqa: BLE001 - the next ones may do without it
+            n_failed += len(group)
+            print(f"{words_for(group)} failed: {type(error).__name__}: {error}", flush=True)
+        else:
+            print(f"{time.perf_counter() - start:.0f} s: {words_for(group)}", flush=True)
+    return n_failed
+
+
+def words_for(batch: Sequence[Trial]) -> str:
+    return batch[0].name if len(batch) == 1 else f"{batch[0].name} and {len(batch) - 1} more"
 
 
 def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> int:
@@ -380,8 +393,8 @@ def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> int:
     with ProcessPoolExecutor(
         options.workers, mp_context=spawn, max_tasks_per_child=1, initializer=end_at_interrupt
     ) as pool:
-        jobs = dict(submitted(pool, left, commands, trials_in(options.folder)))
         try:
+            jobs = dict(submitted(pool, left, commands, trials_in(options.folder)))
             for job in as_completed(jobs):
                 finished, what = finished_in(job, jobs[job])
                 n_done += finished
@@ -415,12 +428,11 @@ def submitted(
 
 def finished_in(job: Future[list[Trial]], batch: Sequence[Trial]) -> tuple[int, str]:
     """How many trials are done, and the words for it; a failure does not end the others."""
-    named = batch[0].name if len(batch) == 1 else f"{batch[0].name} and {len(batch) - 1} more"
     try:
         n_finished = len(job.result())
     except Exception as error:  # noqa: BLE001 - whatever it is, the next trial may do without it
-        return 0, f"{named} failed: {type(error).__name__}: {error}"
-    return n_finished, named if n_finished else f"nothing of {named}"
+        return 0, f"{words_for(batch)} failed: {type(error).__name__}: {error}"
+    return n_finished, words_for(batch) if n_finished else f"nothing of {words_for(batch)}"
 
 
 HOW_TO_HAVE = {
@@ -498,21 +510,20 @@ def run(options: argparse.Namespace) -> int:
     folder = trials_in(options.folder)
     left = [trial for trial in planned(options) if read_trial(path_of(folder, trial)) is None]
     try:
-        if options.device == "gpu":
-            run_on_gpu(left, folder)
-            return 0
-        return 1 if run_all(left, options) else 0
+        n_failed = run_on_gpu(left, folder) if options.device == "gpu" else run_all(left, options)
+        return 1 if n_failed else 0
     except KeyboardInterrupt:
         print("stopped; the same command goes on", file=sys.stderr)
         return 130
 
 
 def publish(found: Sequence[Stored]) -> None:
-    """Into the stored results, unless those are more."""
-    if len(found) < n_rows(DATA):
+    """Into the stored results, unless some of those would be lost."""
+    lost = names_in(DATA) - {trial_of(each.record).name for each in found}
+    if lost:
         sys.exit(
-            f"the stored table has {n_rows(DATA)} trials, more than these {len(found)}, and is "
-            "kept; remove it to replace it"
+            f"the stored table is kept: {len(lost)} of its trials are not here, such as "
+            f"{min(lost)}; remove the table to replace it"
         )
     write_table(found, DATA)
 

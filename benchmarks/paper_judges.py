@@ -1,8 +1,8 @@
 """How a claim of the stochastic-imputation paper is judged from stored trials.
 
-A judge takes the results and gives a verdict. Errors and times of trials are compared by rank
-tests. What is said of standard deviations is looked at in the trial with the lowest NRMSEP, as in
-the paper's pictures, and must hold when the test points are drawn anew. All at 5 %, two-sided.
+A judge takes the results and gives a verdict. All trials of a method have a part in it, by rank
+tests at 5 %, two-sided: claims about errors and times as well as claims about standard deviations,
+of which each trial has a few statistics (``paper_store.spread_statistics``).
 """
 
 from __future__ import annotations
@@ -13,18 +13,16 @@ from typing import NamedTuple
 
 import numpy as np
 from paper import FEWEST
-from paper_figures import NAMES, Results, best, column, times
-from paper_store import Record
-from problems import load_design
-from scipy.stats import binomtest, levene, mannwhitneyu, rankdata, wilcoxon
+from paper_figures import NAMES, Results, column, times
+from scipy.stats import levene, mannwhitneyu, wilcoxon
 
 LEVEL = 0.05
 FEWEST_TIMES = 4  # measured ones, with which a rank test can be clear
 MARGIN = 0.1  # a gain in the median error that matters
+AS_WELL = 0.1  # a loss of rank correlation that does not
 N_RESAMPLES = 2000
 PROMISED = 0.95  # coverage
-HALF_WIDTH = 1.96  # standard deviations
-CONFIRMED, REFUTED, UNCLEAR = "confirmed", "not confirmed", "no clear difference"
+CONFIRMED, REFUTED, UNCLEAR = "confirmed", "contradicted", "undecided"
 
 
 class Missing(LookupError):
@@ -38,24 +36,6 @@ class Verdict(NamedTuple):
 
 Judge = Callable[[Results], Verdict]
 Who = tuple[str, int]  # method and depth; depth 0 where it has none
-Region = Callable[[np.ndarray], np.ndarray]  # which of the true outputs are in it
-
-
-def trials(results: Results, problem: str, who: Who) -> list[Record]:
-    """All trials of a method, if they are enough to judge it by."""
-    found = results.select(problem, *who)
-    if len(found) < (1 if who[0] == "gp" else FEWEST):  # a plain process has no randomness
-        raise Missing(name(who))
-    return found
-
-
-def name(who: Who) -> str:
-    method, depth = who
-    return f"{NAMES[method]} {depth}" if depth else NAMES[method]
-
-
-def named(*found: tuple[Who, float], form: str) -> tuple[str, ...]:
-    return tuple(f"{name(who)}: {form.format(value)}" for who, value in found)
 
 
 def all_of(*judges: Judge) -> Judge:
@@ -88,11 +68,30 @@ def in_one_word(words: list[str]) -> str:
     return f"in part ({', '.join(counts)})"
 
 
-# --- errors, times and coverage of trials --------------------------------------------------------
+# --- samples of trials ---------------------------------------------------------------------------
+
+
+def values(results: Results, problem: str, who: Who, field: str) -> np.ndarray:
+    """A column of all trials of a method, if they are enough to judge it by."""
+    found = column(results.select(problem, *who), field)
+    if len(found) < (1 if who[0] == "gp" else FEWEST):  # a plain process has no randomness
+        raise Missing(name(who))
+    return found
+
+
+def name(who: Who) -> str:
+    method, depth = who
+    return f"{NAMES[method]} {depth}" if depth else NAMES[method]
+
+
+def named(who: Who, value: float, form: str) -> str:
+    return f"{name(who)}: {form.format(value)}"
 
 
 def compared(lower: np.ndarray, higher: np.ndarray) -> str:
     """Whether the first sample is clearly below the second; a single value is taken as exact."""
+    if len(lower) == len(higher) == 1:
+        return CONFIRMED if lower[0] < higher[0] else REFUTED
     if min(len(lower), len(higher)) == 1:
         test = partial(wilcoxon, lower - higher)
     else:
@@ -102,70 +101,82 @@ def compared(lower: np.ndarray, higher: np.ndarray) -> str:
     return REFUTED if test(alternative="greater").pvalue <= LEVEL / 2 else UNCLEAR
 
 
-def errors(results: Results, problem: str, *who: Who) -> list[np.ndarray]:
-    return [column(trials(results, problem, each), "nrmsep") for each in who]
+def lower(problem: str, one: Who, other: Who, field: str, form: str) -> Judge:
+    """The first has the lower values of a column of the table."""
+
+    def judge(results: Results) -> Verdict:
+        a, b = (values(results, problem, who, field) for who in (one, other))
+        return Verdict(compared(a, b), medians(one, a, other, b, form))
+
+    return judge
 
 
-def medians(one: Who, a: np.ndarray, other: Who, b: np.ndarray, form: str) -> tuple[str, ...]:
-    return named((one, np.median(a)), (other, np.median(b)), form=form)
+def medians(one: Who, a: np.ndarray, other: Who, b: np.ndarray, form: str) -> tuple[str, str]:
+    return named(one, np.median(a), form), named(other, np.median(b), form)
+
+
+def below(problem: str, who: Who, field: str, bound: float, form: str) -> Judge:
+    """The values of a column are below a bound."""
+
+    def judge(results: Results) -> Verdict:
+        found = values(results, problem, who, field)
+        word = compared(found, np.array([bound]))
+        return Verdict(word, (named(who, np.median(found), form),))
+
+    return judge
+
+
+def above(problem: str, who: Who, field: str, bound: float, form: str) -> Judge:
+    """The values of a column are above a bound."""
+    opposite = {CONFIRMED: REFUTED, REFUTED: CONFIRMED, UNCLEAR: UNCLEAR}
+
+    def judge(results: Results) -> Verdict:
+        word, numbers = below(problem, who, field, bound, form)(results)
+        return Verdict(opposite[word], numbers)
+
+    return judge
+
+
+# --- errors and times ----------------------------------------------------------------------------
 
 
 def lower_error(problem: str, one: Who, other: Who) -> Judge:
     """The first has the lower NRMSEP."""
-
-    def judge(results: Results) -> Verdict:
-        a, b = errors(results, problem, one, other)
-        return Verdict(compared(a, b), medians(one, a, other, b, "{:.4f}"))
-
-    return judge
-
-
-def not_clearly_lower_error(problem: str, one: Who, other: Who) -> Judge:
-    """The first does not have a clearly lower NRMSEP."""
-
-    def judge(results: Results) -> Verdict:
-        word, numbers = lower_error(problem, one, other)(results)
-        return Verdict(REFUTED if word == CONFIRMED else CONFIRMED, numbers)
-
-    return judge
+    return lower(problem, one, other, "nrmsep", "{:.4f}")
 
 
 def no_lower_error(problem: str, one: Who, other: Who) -> Judge:
     """The first gains nothing that matters: surely less than a tenth of the median NRMSEP."""
 
     def judge(results: Results) -> Verdict:
-        a, b = errors(results, problem, one, other)
-        numbers = medians(one, a, other, b, "{:.4f}")
-        if largest_gain(a, b) < MARGIN:
-            return Verdict(CONFIRMED, numbers)
-        return Verdict(REFUTED if compared(a, b) == CONFIRMED else UNCLEAR, numbers)
+        a, b = (values(results, problem, who, "nrmsep") for who in (one, other))
+        least, most = gains(a, b)
+        word = CONFIRMED if most < MARGIN else REFUTED if least >= MARGIN else UNCLEAR
+        return Verdict(word, medians(one, a, other, b, "{:.4f}"))
 
     return judge
 
 
-def largest_gain(lower: np.ndarray, higher: np.ndarray) -> float:
-    """Upper end of the interval, from trials drawn anew, for 1 - median(lower) / median(higher)."""
+def gains(lower: np.ndarray, higher: np.ndarray) -> np.ndarray:
+    """Interval of 1 - median(lower) / median(higher), from trials drawn anew."""
     rng = np.random.default_rng(0)
     a, b = (
         np.median(rng.choice(sample, (N_RESAMPLES, len(sample))), axis=1)
         for sample in (lower, higher)
     )
-    return middle_of(1 - a / b)[1]
-
-
-def middle_of(values: np.ndarray) -> np.ndarray:
-    """The interval without the outermost 5 %."""
-    return np.quantile(values, [LEVEL / 2, 1 - LEVEL / 2])
+    return np.quantile(1 - a / b, [LEVEL / 2, 1 - LEVEL / 2])
 
 
 def steadier(problem: str, one: Who, other: Who) -> Judge:
-    """The NRMSEP of the first varies less over trials, by Levene's test about the medians."""
+    """The NRMSEP of the first varies less over trials: distances from the median, by Levene."""
 
     def judge(results: Results) -> Verdict:
-        a, b = errors(results, problem, one, other)
+        a, b = (values(results, problem, who, "nrmsep") for who in (one, other))
+        spreads = [np.mean(np.abs(sample - np.median(sample))) for sample in (a, b)]
         clear = levene(a, b).pvalue <= LEVEL
-        word = (CONFIRMED if np.std(a) < np.std(b) else REFUTED) if clear else UNCLEAR
-        return Verdict(word, named((one, np.std(a)), (other, np.std(b)), form="± {:.4f}"))
+        word = (CONFIRMED if spreads[0] < spreads[1] else REFUTED) if clear else UNCLEAR
+        return Verdict(word, (named(one, spreads[0], "± {:.4f}"),
+                              named(other, spreads[1], "± {:.4f}")))  # fmt: skip
 
     return judge
 
@@ -174,214 +185,86 @@ def faster(problem: str, one: Who, other: Who) -> Judge:
     """The first takes less time, of the trials whose time was measured."""
 
     def judge(results: Results) -> Verdict:
-        found = []
-        for who in (one, other):
-            seconds = times(trials(results, problem, who))
-            if len(seconds) < FEWEST_TIMES:
-                raise Missing(f"times of {name(who)}")
-            found.append(seconds)
-        a, b = found
+        a, b = (measured_times(results, problem, who) for who in (one, other))
         return Verdict(compared(a, b), medians(one, a, other, b, "{:.3g} s"))
 
     return judge
 
 
-def covers_too_little(problem: str, who: Who) -> Judge:
-    """The 95 % intervals hold clearly fewer test points than that, over trials."""
-
-    def judge(results: Results) -> Verdict:
-        inside = column(trials(results, problem, who), "coverage")
-        numbers = named((who, float(inside.mean())), form="{:.2f} inside")
-        return Verdict(compared(inside, np.array([PROMISED])), numbers)
-
-    return judge
+def measured_times(results: Results, problem: str, who: Who) -> np.ndarray:
+    seconds = times(results.select(problem, *who))
+    if len(seconds) < FEWEST_TIMES:
+        raise Missing(f"times of {name(who)}")
+    return seconds
 
 
-# --- the step function ---------------------------------------------------------------------------
+# --- standard deviations -------------------------------------------------------------------------
 
 
-def step_deviations(results: Results, who: Who, near: Callable[[np.ndarray], np.ndarray]):
-    """Mean standard deviation of each trial at the test points that are near."""
-    points = near(load_design("step", 0).X_test[:, 0])
-    return np.array(
-        [results.moments(record)[1][points].mean() for record in trials(results, "step", who)]
-    )
+def surer_at_the_jump(one: Who, other: Who) -> Judge:
+    """Step function: the first has the smaller standard deviations beside the jump."""
+    return lower("step", one, other, "jump_std", "{:.3f}")
 
 
-def beside_the_jump(x: np.ndarray) -> np.ndarray:
-    """Between the two runs on either side of it."""
-    return np.abs(x - 0.5) < 1 / 18
-
-
-def at_the_runs(x: np.ndarray) -> np.ndarray:
-    """The test point that is nearest to each of the ten runs."""
-    runs = np.linspace(0, 1, 10)
-    return np.isin(np.arange(len(x)), np.abs(x[:, None] - runs).argmin(axis=0))
-
-
-def surer_on_the_step(one: Who, other: Who, near: Callable[[np.ndarray], np.ndarray]) -> Judge:
-    """The first has the smaller standard deviations there, over trials."""
-
-    def judge(results: Results) -> Verdict:
-        a, b = (step_deviations(results, who, near) for who in (one, other))
-        return Verdict(compared(a, b), medians(one, a, other, b, "{:.3g}"))
-
-    return judge
-
-
-# --- standard deviations at the test points ------------------------------------------------------
-
-
-class Profile(NamedTuple):
-    """Of the best trial of a method, by test point."""
-
-    truth: np.ndarray
-    mean: np.ndarray
-    std: np.ndarray
-
-    @property
-    def error(self) -> np.ndarray:
-        return np.abs(self.mean - self.truth)
-
-
-def profile(results: Results, problem: str, who: Who) -> Profile:
-    truth = load_design(problem, 0).y_test
-    mean, std = results.moments(best(trials(results, problem, who)))
-    return Profile(truth, mean, std)
-
-
-Statistic = Callable[[Profile, np.ndarray], np.ndarray]  # of resampled points (resamples, points)
-
-
-def larger(
-    problem: str, one: Who, other: Who, statistic: Statistic, form: str, margin: float = 0.0
-) -> Judge:
-    """The first has the larger statistic of its profile, or one that is smaller by less."""
-
-    def judge(results: Results) -> Verdict:
-        a, b = (profile(results, problem, who) for who in (one, other))
-        drawn = points_drawn_anew(len(a.truth))
-        word = sign_of(statistic(a, drawn) - statistic(b, drawn) + margin)
-        return Verdict(word, numbers_of(statistic, form, (one, a), (other, b)))
-
-    return judge
-
-
-def points_drawn_anew(n_points: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(n_points, size=(N_RESAMPLES, n_points))
-
-
-def sign_of(differences: np.ndarray) -> str:
-    low, high = middle_of(differences)
-    return CONFIRMED if low > 0 else REFUTED if high < 0 else UNCLEAR
-
-
-def numbers_of(statistic: Statistic, form: str, *found: tuple[Who, Profile]) -> tuple[str, ...]:
-    """The statistic of the test points as they are."""
-    return named(
-        *((who, statistic(each, np.arange(len(each.truth))[None])[0]) for who, each in found),
-        form=form,
-    )
+def surer_at_the_runs(one: Who, other: Who) -> Judge:
+    """Step function: the first has the smaller standard deviations next to the runs."""
+    return lower("step", one, other, "runs_std", "{:.4f}")
 
 
 def knows_its_errors(problem: str, one: Who, other: Who) -> Judge:
     """The first one's standard deviations follow its errors more closely, by rank correlation."""
-    return larger(problem, one, other, rank_correlation, "{:.2f}")
+    return reversed_numbers(lower(problem, other, one, "std_follows_error", "{:.2f}"))
 
 
 def knows_its_errors_as_well(problem: str, one: Who, other: Who) -> Judge:
     """Or nearly: by a rank correlation that is less than 0.1 below the other's."""
-    return larger(problem, one, other, rank_correlation, "{:.2f}", margin=0.1)
-
-
-def rank_correlation(found: Profile, points: np.ndarray) -> np.ndarray:
-    ranks = (rankdata(values)[points] for values in (found.error, found.std))
-    a, b = (each - each.mean(axis=1, keepdims=True) for each in ranks)
-    return (a * b).sum(axis=1) / np.sqrt((a**2).sum(axis=1) * (b**2).sum(axis=1))
-
-
-def contrast(problem: str, one: Who, other: Who, region: Region) -> Judge:
-    """The first one's standard deviations are the larger in a region, against those elsewhere."""
-    return larger(problem, one, other, partial(ratio, region=region), "{:.2f} times")
-
-
-def ratio(found: Profile, points: np.ndarray, region: Region) -> np.ndarray:
-    """Mean standard deviation in the region over that elsewhere."""
-    inside = region(found.truth)[points]
-    std = found.std[points]
-    return mean_where(std, inside) / mean_where(std, ~inside)
-
-
-def mean_where(values: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-    return (values * chosen).sum(axis=1) / chosen.sum(axis=1)
-
-
-def less_sure_in(problem: str, who: Who, region: Region) -> Judge:
-    """Standard deviations are larger in a region than elsewhere."""
 
     def judge(results: Results) -> Verdict:
-        found = profile(results, problem, who)
-        statistic = partial(ratio, region=region)
-        word = sign_of(statistic(found, points_drawn_anew(len(found.truth))) - 1)
-        return Verdict(word, numbers_of(statistic, "{:.2f} times", (who, found)))
+        a, b = (values(results, problem, who, "std_follows_error") for who in (one, other))
+        return Verdict(compared(b - AS_WELL, a), medians(one, a, other, b, "{:.2f}"))
 
     return judge
 
 
-def not_less_sure_in(problem: str, who: Who, region: Region) -> Judge:
-    """Standard deviations are not clearly larger in a region than elsewhere."""
+def reversed_numbers(judge: Judge) -> Judge:
+    """The same verdict with the numbers of the other one first."""
 
-    def judge(results: Results) -> Verdict:
-        word, numbers = less_sure_in(problem, who, region)(results)
-        return Verdict(REFUTED if word == CONFIRMED else CONFIRMED, numbers)
+    def same(results: Results) -> Verdict:
+        word, numbers = judge(results)
+        return Verdict(word, numbers[::-1])
 
-    return judge
-
-
-def covers_too_little_in(problem: str, who: Who, region: Region) -> Judge:
-    """The 95 % intervals hold clearly fewer test points of a region than that."""
-
-    def judge(results: Results) -> Verdict:
-        found = profile(results, problem, who)
-        there = region(found.truth)
-        inside = (found.error <= HALF_WIDTH * found.std)[there]
-        tests = (
-            binomtest(int(inside.sum()), len(inside), PROMISED, alternative=side).pvalue
-            for side in ("less", "greater")
-        )
-        fewer, more = (p <= LEVEL / 2 for p in tests)
-        word = CONFIRMED if fewer else REFUTED if more else UNCLEAR
-        return Verdict(word, named((who, inside.mean()), form="{:.2f} inside"))
-
-    return judge
+    return same
 
 
 def sure_where_wrong(problem: str, one: Who, other: Who) -> Judge:
     """The first has the smaller standard deviations where its own errors are largest."""
-    return larger(problem, other, one, doubt_where_wrong, "{:.2f}")
+    return lower(problem, one, other, "std_where_wrong", "{:.2f}")
 
 
-def doubt_where_wrong(found: Profile, points: np.ndarray) -> np.ndarray:
-    """Mean standard deviation, scaled to [0, 1], over the tenth with the largest errors."""
-    scaled = (found.std - found.std.min()) / np.ptp(found.std)
-    return mean_where(scaled[points], upper_tenth(found.error)[points])
+def contrast(problem: str, one: Who, other: Who) -> Judge:
+    """The first one's standard deviations in the region, against those elsewhere, are larger."""
+    return reversed_numbers(lower(problem, other, one, "region_ratio", "{:.2f} times"))
 
 
-def upper_tenth(values: np.ndarray) -> np.ndarray:
-    return values >= np.quantile(values, 0.9)
+def less_sure_in_the_region(problem: str, who: Who) -> Judge:
+    """Standard deviations are larger in the region than elsewhere."""
+    return above(problem, who, "region_ratio", 1.0, "{:.2f} times")
+
+
+def no_less_sure_in_the_region(problem: str, who: Who) -> Judge:
+    """Standard deviations in the region are at most a tenth larger than elsewhere."""
+    return below(problem, who, "region_ratio", 1 + MARGIN, "{:.2f} times")
+
+
+def covers_too_little(problem: str, who: Who, field: str = "coverage") -> Judge:
+    """The 95 % intervals hold fewer test points than that."""
+    return below(problem, who, field, PROMISED, "{:.2f} inside")
+
+
+def covers_too_little_in_the_region(problem: str, who: Who) -> Judge:
+    return covers_too_little(problem, who, "region_coverage")
 
 
 def sure_of_zeros(problem: str, who: Who) -> Judge:
-    """Where a response that is not zero is taken for zero, standard deviations are below usual."""
-
-    def judge(results: Results) -> Verdict:
-        found = profile(results, problem, who)
-        scale = np.ptp(found.truth)
-        mistaken = (found.truth > 0.1 * scale) & (np.abs(found.mean) < 0.02 * scale)
-        if not mistaken.any():
-            return Verdict(REFUTED, (f"{name(who)}: no such point",))
-        there, usual = np.median(found.std[mistaken]), np.median(found.std)
-        numbers = f"{name(who)}: {mistaken.sum()} points, {there / usual:.2f} times the median"
-        return Verdict(CONFIRMED if there < usual else REFUTED, (numbers,))
-
-    return judge
+    """Where a response is taken for zero that is none, standard deviations are below usual."""
+    return below(problem, who, "zeros_ratio", 1.0, "{:.2f} times the median")

@@ -7,6 +7,7 @@ left out with a line that says so.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 from problems import load_design
+from scipy.stats import spearmanr
 
 TABLE, PREDICTIONS = "paper.csv", "paper_predictions.npz"
 DESIGN = 0
@@ -88,21 +90,104 @@ def write_table(found: Sequence[Stored], folder: Path) -> None:
 
     Of the step function those of all trials, of everything else those of the best one.
     """
-    rows = [each.record for each in found]
-    with (folder / TABLE).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in rows for key in row)))
+    from deepemu._atomic import replacing
+
+    rows = [each.record | spread_statistics(each) for each in found]
+    with replacing(folder / PREDICTIONS) as file:
+        np.savez_compressed(file, **drawn(found))
+    with replacing(folder / TABLE) as file:
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)))
         writer.writeheader()
         writer.writerows({k: rounded(v) for k, v in row.items()} for row in rows)
-    np.savez_compressed(folder / PREDICTIONS, **drawn(found))
+        text.detach()
 
 
-def n_rows(folder: Path) -> int:
-    """Of the table there; 0 where there is none."""
+def names_in(folder: Path) -> set[str]:
+    """The trials of the table there; none where there is no table."""
     try:
         with (folder / TABLE).open(newline="", encoding="utf-8") as file:
-            return sum(1 for _ in csv.DictReader(file))
+            return {f"{row['problem']}-{row['method']}-{row['depth']}-{int(row['number']):03d}"
+                    for row in csv.DictReader(file)}  # fmt: skip
     except FileNotFoundError:
-        return 0
+        return set()
+
+
+# --- what is said of standard deviations ---------------------------------------------------------
+
+
+def at_the_money(delta: np.ndarray) -> np.ndarray:
+    return (delta > 0.1) & (delta < 0.9)
+
+
+def upper_tenth(values: np.ndarray) -> np.ndarray:
+    return values >= np.quantile(values, 0.9)
+
+
+# Where the response varies most, by its true value.
+REGIONS = {
+    "vega": upper_tenth,
+    "delta": at_the_money,
+    "gamma": upper_tenth,
+    "engine": upper_tenth,
+}
+HALF_WIDTH = 1.96  # standard deviations of a 95 % interval
+
+
+def spread_statistics(trial: Stored) -> dict[str, float]:
+    """Numbers that tell where a trial's standard deviations are large."""
+    problem = trial.record["problem"]
+    data = load_design(problem, DESIGN)
+    if problem == "step":
+        return on_the_step(data.X_test[:, 0], trial.std)
+    found = against_errors(data.y_test, trial)
+    if problem in REGIONS:
+        found |= in_the_region(REGIONS[problem](data.y_test), data.y_test, trial)
+    if problem == "fived":
+        found |= at_zeros(data.y_test, trial)
+    return found
+
+
+def on_the_step(x: np.ndarray, std: np.ndarray) -> dict[str, float]:
+    """Mean standard deviation between the runs on either side of the jump, and next to the runs."""
+    nearest = np.abs(x[:, None] - np.linspace(0, 1, 10)).argmin(axis=0)
+    beside_the_jump = np.abs(x - 0.5) < 1 / 18
+    return {
+        "jump_std": float(std[beside_the_jump].mean()),
+        "runs_std": float(std[nearest].mean()),
+    }
+
+
+def against_errors(truth: np.ndarray, trial: Stored) -> dict[str, float]:
+    """Rank correlation of standard deviation and error, and the mean standard deviation, scaled to
+    [0, 1], over the tenth with the largest errors; nothing where all are the same."""
+    if np.ptp(trial.std) == 0:
+        return {}
+    error = np.abs(trial.mean - truth)
+    scaled = (trial.std - trial.std.min()) / np.ptp(trial.std)
+    return {
+        "std_follows_error": float(spearmanr(error, trial.std).statistic),
+        "std_where_wrong": float(scaled[upper_tenth(error)].mean()),
+    }
+
+
+def in_the_region(there: np.ndarray, truth: np.ndarray, trial: Stored) -> dict[str, float]:
+    """Mean standard deviation there over that elsewhere, and coverage there."""
+    inside = np.abs(trial.mean - truth) <= HALF_WIDTH * trial.std
+    return {
+        "region_ratio": float(trial.std[there].mean() / trial.std[~there].mean()),
+        "region_coverage": float(inside[there].mean()),
+    }
+
+
+def at_zeros(truth: np.ndarray, trial: Stored) -> dict[str, float]:
+    """Median standard deviation where a response is taken for zero that is none, over that of all
+    points; nothing where no response is."""
+    span = np.ptp(truth)
+    mistaken = (truth > 0.1 * span) & (np.abs(trial.mean) < 0.02 * span)
+    if not mistaken.any():
+        return {}
+    return {"zeros_ratio": float(np.median(trial.std[mistaken]) / np.median(trial.std))}
 
 
 def rounded(value: Any) -> Any:

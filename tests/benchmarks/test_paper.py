@@ -60,6 +60,16 @@ def test_a_quick_run_has_a_tenth():
     assert sum(trial.problem == "fived" for trial in trials) == 2 * paper.FEWEST
 
 
+def test_a_group_that_fails_on_a_gpu_does_not_end_the_others(monkeypatch, capsys):
+    outcomes = mock.Mock(side_effect=[RuntimeError("no memory"), None])
+    monkeypatch.setattr(paper, "run_together", outcomes)
+    trials = planned("--problems", "vega", "--methods", "si", "--depths", "2", "3", "--trials", "4")
+    assert paper.run_on_gpu(trials, Path()) == 4
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "vega-si-2-000 and 3 more failed: RuntimeError: no memory"
+    assert told[1].endswith("s: vega-si-3-000 and 3 more")
+
+
 def test_peers_are_not_run_on_a_gpu(monkeypatch, capsys):
     paper.run_on_gpu(planned("--problems", "step", "--methods", "dsvi", "deepgp"), Path())
     told = capsys.readouterr().out.splitlines()
@@ -100,10 +110,14 @@ def test_settings_are_those_of_the_paper():
         paper.estimator(Trial("vega", "dsvi", 2, 0))
 
 
+def settings(trial):
+    return paper.settings_of(paper.estimator(trial))
+
+
 def test_settings_are_what_is_not_usual():
-    assert paper.settings_of(Trial("vega", "default", 3, 7)) == "DGP(depth=3)"
-    assert paper.settings_of(Trial("vega", "emulator", 0, 7)) == "Emulator()"
-    given = paper.settings_of(Trial("vega", "si", 3, 7))
+    assert settings(Trial("vega", "default", 3, 7)) == "DGP(depth=3)"
+    assert settings(Trial("vega", "emulator", 0, 7)) == "Emulator()"
+    given = settings(Trial("vega", "si", 3, 7))
     assert "connect_input=False" in given and "n_iter=500" in given
     assert not any(name in given for name in ("random_state", "device", "n_jobs", "verbose"))
 
@@ -161,7 +175,7 @@ def test_what_is_stored_is_not_run_again(small_design, tmp_path, monkeypatch):
     options = ["--problems", "step", "--methods", "si", "--quick", "--folder", str(tmp_path)]
     assert paper.main(options) == 0
     assert [trial.number for trial in asked] == [0, 1, 2, 3, 5, 6, 7, 8, 9]
-    assert paper.n_rows(tmp_path) == 1
+    assert len(paper.names_in(tmp_path)) == 1
 
 
 @pytest.fixture
@@ -191,7 +205,7 @@ def test_a_damaged_trial_is_left_out_and_run_again(three_stored, monkeypatch, ca
     assert paper.main([*THREE, "--folder", str(three_stored)]) == 0
     assert [trial.number for trial in asked] == [1]
     assert f"{path} is not the file of a whole trial" in capsys.readouterr().err
-    assert paper.n_rows(three_stored) == 2
+    assert len(paper.names_in(three_stored)) == 2
 
 
 @pytest.mark.parametrize(
@@ -205,21 +219,23 @@ def test_what_is_there_is_gathered_however_the_run_ends(
     monkeypatch.setattr(paper, "run_all", outcome)
     options = [*THREE[:-1], "5", "--folder", str(three_stored)]
     assert paper.main(options) == status
-    assert paper.n_rows(three_stored) == 3
+    assert len(paper.names_in(three_stored)) == 3
     assert ("stopped; the same command goes on" in capsys.readouterr().err) == (status == 130)
 
 
-def test_fewer_trials_than_are_published_do_not_replace_them(three_stored, monkeypatch, tmp_path):
+def test_published_trials_are_not_lost(three_stored, monkeypatch, tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     monkeypatch.setattr(paper, "DATA", data)
     options = [*THREE, "--folder", str(three_stored), "--gather-only", "--publish"]
     paper.main(options)
-    assert paper.n_rows(data) == 3
+    assert len(paper.names_in(data)) == 3
     (three_stored / "trials" / "step-si-3-002.npz").unlink()
-    with pytest.raises(SystemExit, match="has 3 trials, more than these 2, and is kept"):
+    with pytest.raises(
+        SystemExit, match="is kept: 1 of its trials are not here, such as step-si-3-002"
+    ):
         paper.main(options)
-    assert paper.n_rows(data) == 3
+    assert len(paper.names_in(data)) == 3
 
 
 def test_a_folder_that_cannot_be_written_is_told_first(tmp_path):
@@ -454,6 +470,57 @@ def test_profiles_are_truth_against_mean_by_depth_and_method(gathered):
 def test_violins_are_in_the_order_of_depths(gathered):
     found = paper_figures.bars("vega", ["si", "si-ic"], paper_figures.read(gathered))
     assert [label for _, label, _, _ in found] == ["SI, 2", "SI-IC, 2", "SI, 3", "SI-IC, 3"]
+
+
+# --- standard deviations in the table -------------------------------------------------------------
+
+TRUTH = np.linspace(0, 1, 100)
+
+
+def statistics(problem, mean, std, truth=TRUTH):
+    data = problems.Design(None, None, np.linspace(0, 1, len(truth))[:, None], truth)
+    with mock.patch.object(paper_store, "load_design", lambda *_: data):
+        return paper_store.spread_statistics(paper.Stored({"problem": problem}, mean, std))
+
+
+def test_standard_deviations_that_follow_the_errors_are_known_by_rank():
+    errors = np.random.default_rng(0).permutation(np.linspace(0.001, 0.1, 100))
+    mean = TRUTH + np.where(TRUTH > 0.5, -1, 1) * errors
+    follows, flees = (statistics("fived", mean, std) for std in (errors**2, 1 / errors))
+    assert follows["std_follows_error"] == pytest.approx(1)
+    assert flees["std_follows_error"] == pytest.approx(-1)
+    scaled = (errors**2 - 0.001**2) / (0.1**2 - 0.001**2)
+    assert follows["std_where_wrong"] == pytest.approx(np.sort(scaled)[-10:].mean())
+    assert flees["std_where_wrong"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("problem", "there"), [("gamma", TRUTH > 0.9), ("delta", (TRUTH > 0.1) & (TRUTH < 0.9))]
+)
+def test_a_region_has_a_ratio_and_a_coverage(problem, there):
+    std = np.where(there, 0.3, 0.1)
+    mean = TRUTH + np.where(there & (np.arange(100) % 2 == 0), 0.6, 0.0)  # 2 standard deviations
+    found = statistics(problem, mean, std)
+    assert found["region_ratio"] == pytest.approx(3)
+    assert found["region_coverage"] == pytest.approx(np.mean(np.arange(100)[there] % 2))
+    assert "region_ratio" not in statistics("fived", mean, std)
+
+
+def test_zeros_that_are_none_have_a_ratio_where_there_are_some():
+    mistaken = (TRUTH > 0.3) & (TRUTH < 0.4)
+    std = np.where(mistaken, 0.5, 1.0)
+    assert statistics("fived", np.where(mistaken, 0, TRUTH), std)["zeros_ratio"] == 0.5
+    assert "zeros_ratio" not in statistics("fived", np.where(TRUTH < 0.1, 0, TRUTH), std)
+
+
+def test_the_step_has_deviations_at_the_jump_and_at_the_runs():
+    x = problems.load_design("step", 0).X_test[:, 0]
+    jump = (x > 4 / 9) & (x < 5 / 9)
+    std = np.where(jump, 2.0, 0.0)
+    std[np.abs(x[:, None] - np.arange(10) / 9).argmin(axis=0)] = 0.5
+    found = paper_store.on_the_step(x, std)
+    assert found["runs_std"] == 0.5
+    assert found["jump_std"] == pytest.approx(2.0, abs=0.2)  # a run may lie in it
 
 
 # --- the page ------------------------------------------------------------------------------------
