@@ -11,7 +11,8 @@ left open.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -235,7 +236,16 @@ OVERALL = (
       for problem in ("gamma", "fived")),
 )  # fmt: skip
 
-CLAIMS = (*STEP, *VEGA, *FIVED, *ENGINE, *DELTA, *GAMMA, *OVERALL)
+GROUPS = {
+    "step": STEP,
+    "vega": VEGA,
+    "fived": FIVED,
+    "engine": ENGINE,
+    "delta": DELTA,
+    "gamma": GAMMA,
+    "overall": OVERALL,
+}
+CLAIMS = tuple(claim for group in GROUPS.values() for claim in group)
 
 
 def judged(results: Results, claims: Sequence[Claim] = CLAIMS) -> list[tuple[Claim, Verdict]]:
@@ -248,9 +258,9 @@ def judged(results: Results, claims: Sequence[Claim] = CLAIMS) -> list[tuple[Cla
     return found
 
 
-def markdown(results: Results) -> str:
+def verdicts_in_markdown(claims: Sequence[Claim], results: Results) -> str:
     lines = ["| in the paper | what it says | here | numbers |", "|---|---|---|---|"]
-    for claim, verdict in judged(results):
+    for claim, verdict in judged(results, claims):
         numbers = "; ".join(verdict.numbers)
         lines.append(f"| {claim.where} | {claim.text} | {verdict.word} | {numbers} |")
     return "\n".join(lines) + "\n"
@@ -309,11 +319,15 @@ def beside_each_other(samples: Sequence[np.ndarray], form: str) -> str:
     return ", ".join(form.format(np.median(sample)) for sample in samples)
 
 
-TABLES = {"scores": scores_in_markdown, "claims": markdown, "story": story_in_markdown}
+TABLES: dict[str, Callable[[Results], str]] = {
+    "scores": scores_in_markdown,
+    **{f"claims {name}": partial(verdicts_in_markdown, claims) for name, claims in GROUPS.items()},
+    "story": story_in_markdown,
+}
 
 
 def filled_in(page: str, results: Results) -> str:
-    """The page with new tables between its marks, ``<!-- claims -->`` and ``<!-- end -->``."""
+    """The page with new tables between its marks, ``<!-- scores -->`` and ``<!-- end -->``."""
     for mark, table in TABLES.items():
         before, opening, rest = page.partition(f"<!-- {mark} -->\n")
         _, closing, after = rest.partition("<!-- end -->")
@@ -330,7 +344,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     results = read(options.results)
     if options.page is None:
-        print(*(table(results) for table in TABLES.values()), sep="\n", end="")
+        print(*(f"{mark}\n\n{table(results)}" for mark, table in TABLES.items()), sep="\n", end="")
     else:
         page = options.page.read_text(encoding="utf-8")
         options.page.write_text(filled_in(page, results), encoding="utf-8")
