@@ -268,7 +268,7 @@ def turned_round(results):
     for record in results.records:
         for field in (*SPREAD_WORLD, "nrmsep", "fit_cpu_s"):
             record[field] = 1 / record[field]
-        record["coverage"] = record["region_coverage"] = 0.99
+        record["coverage"] = record["region_coverage"] = 0.99 + 1e-4 * record["number"]  # no ties
     return results
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 from oracles import Process
+from programs import jit
 
 from deepemu.core import impute, kernels
 from deepemu.core.impute import Brackets, Imputation, LayerWise, NodeWise
@@ -92,7 +93,7 @@ def draw_joint(rng, model):
     return drawn, draw_layer(rng, model[-1], below, COUNTS)
 
 
-@functools.partial(jax.jit, static_argnames=("net", "moves"))
+@functools.partial(jit, static_argnames=("net", "moves"))
 def sweep_all(key, net, moves, params, latents, y, angle, factor):
     """Sweeps of every chain, each given its own outputs; brackets are held."""
 
@@ -170,7 +171,7 @@ def test_the_joint_distribution_is_invariant(model, moves, bracket):
 # --- bookkeeping -----------------------------------------------------------------------------
 
 
-compiled_sweeps = jax.jit(impute.sweeps, static_argnames=("network", "moves"))
+compiled_sweeps = jit(impute.sweeps, static_argnames=("network", "moves"))
 
 
 def sweeps(key, moves, state, data, n_sweeps, factor, adapt):

@@ -3,12 +3,12 @@
 import functools
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
 from oracles import Process
+from programs import jit
 
 from deepemu.core import kernels, linked, series
 from deepemu.core.dense import Node, Sites
@@ -18,7 +18,7 @@ from deepemu.core.linked import Inputs
 N_ROWS = 9
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jit, static_argnums=0)
 def predict_by(way, node, inputs, target, at):
     """Moments at test points whose first columns are uncertain."""
     link = linked.link(node, inputs, target, Sites(jnp.ones(len(inputs)), jnp.zeros(())))

@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import jit
 
 from deepemu.core import dense, impute, kernels, linalg, linked, network, predict, sem
 from deepemu.core.dense import Node, Sites
@@ -49,7 +50,7 @@ def without_padding(tree):
 # --- one node --------------------------------------------------------------------------------
 
 
-@jax.jit
+@jit
 def everything(node, inputs, target, sites, at):
     """All that a node is asked, but what leads with rows."""
     factor = dense.factorise(node, inputs, target, sites)
@@ -75,7 +76,7 @@ def everything(node, inputs, target, sites, at):
     )
 
 
-@jax.jit
+@jit
 def row_by_row(node, inputs, target, sites, normals):
     lower = linalg.cholesky(dense.correlation(node, inputs, sites))
     return (
@@ -149,7 +150,7 @@ def variants(arrays, garbage_in_latents):
     return found
 
 
-@jax.jit
+@jit
 def densities(params, data, latents):
     return [network.layer_log_density(NETWORK, index, params, latents, data) for index in range(2)]
 
@@ -162,7 +163,7 @@ def test_densities_do_not_see_padded_rows(arrays):
     assert_padding_is_silent(*(densities(PARAMS, *each)[1] for each in loud))
 
 
-@jax.jit
+@jit
 def train(key, params, data, latents, n_scoring):
     """Three iterations of three sweeps each; without scoring steps, nine sweeps.
 
@@ -202,7 +203,7 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
     assert_padding_is_silent(*outcomes)
 
 
-@jax.jit
+@jit
 def predicted(chain, data, at):
     member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
     whitening = predict.whitening(NETWORK, chain.params, data)

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from oracles import Process
+from programs import jit
 
 from deepemu.core import kernels, predict
 from deepemu.core.gaussian import Gaussian
@@ -16,12 +17,12 @@ from deepemu.core.predict import Ensemble
 from deepemu.core.priors import Independent
 
 N_ROWS = 8
-build_member = jax.jit(predict.build_member, static_argnums=0)
-conditional_mean = jax.jit(predict.conditional_mean, static_argnums=0)
-leave_one_out = jax.jit(predict.leave_one_out)
+build_member = jit(predict.build_member, static_argnums=0)
+conditional_mean = jit(predict.conditional_mean, static_argnums=0)
+leave_one_out = jit(predict.leave_one_out)
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(jit, static_argnums=(0, 1))
 def propagate_by(method, net, member, data, x):
     whitening = predict.whitening(net, member.params, data)
     entered = predict.enter(net, member.params, member.alpha[None], whitening, data, x)
@@ -43,7 +44,7 @@ def propagate(net, *fitted_and_at, rtol=1e-7):
     return found.moments
 
 
-@functools.partial(jax.jit, static_argnums=(1, 5))
+@functools.partial(jit, static_argnums=(1, 5))
 def draws(key, net, member, data, x, n_draws):
     factors = predict.factors(net, member, data)
     one = lambda k: predict.draw(k, net, factors, member, data, x)  # noqa: E731

@@ -9,6 +9,7 @@ import numpy as np
 import oracles
 import pytest
 from oracles import Process
+from programs import jit
 from scipy import stats
 
 from deepemu.core import impute, kernels, sample, sem
@@ -18,7 +19,7 @@ from deepemu.core.priors import Flat, Gamma, Independent, Reference
 from deepemu.core.sem import Chain, Effort, Schedule
 from deepemu.training import starting_imputation
 
-train_block = jax.jit(sem.train_block, static_argnames=("network", "schedule"))
+train_block = jit(sem.train_block, static_argnames=("network", "schedule"))
 IN_TURN = sem.InTurn()
 WORDS = jnp.array([3, 1], jnp.uint32)
 
@@ -208,7 +209,7 @@ def test_the_joint_distribution_is_invariant():
         return end.params, end.imputation.latents[0]
 
     keys = jax.random.bits(jax.random.key(1), (N_CHAINS, 2), jnp.uint32)
-    ends, moved = jax.jit(functools.partial(jax.lax.map, run))((keys, params, latents, y, squares))
+    ends, moved = jit(functools.partial(jax.lax.map, run))((keys, params, latents, y, squares))
     before, after = (joint_statistics(*of, y) for of in ((params, latents), (ends, moved)))
     assert np.abs(oracles.in_standard_errors(after - before, 0.0)).max() < 4.5
     # Standing still would pass so far.

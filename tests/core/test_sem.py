@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from oracles import Process
+from programs import jit
 from scipy import optimize
 
 from deepemu.core import impute, kernels, sem
@@ -19,7 +20,7 @@ from deepemu.training import starting_imputation
 
 N_ROWS = 14
 BLOCK = 6
-train_block = jax.jit(sem.train_block, static_argnames=("network", "schedule"))
+train_block = jit(sem.train_block, static_argnames=("network", "schedule"))
 
 
 def effort(n_sweeps, n_scoring, adapt=True):
@@ -248,7 +249,7 @@ def test_scoring_learns_the_nugget_from_replicates(rng):
     layer = spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False)
     begin = LayerParams(jnp.zeros((1, 1)), jnp.zeros(1), jnp.full(1, np.log(0.02)))
     sites = sem.Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
-    fit = jax.jit(functools.partial(sem.fit_layers, sem.InTurn()))
+    fit = jit(functools.partial(sem.fit_layers, sem.InTurn()))
     task = sem.LayerTask(layer, begin, x, np.sin(3 * x), sites)
     ((short,), value), ((long,), best) = (fit([task], n) for n in (4, 200))
     np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)
@@ -274,7 +275,7 @@ def test_layers_of_any_size_are_fitted_as_if_alone(shared, rng):
         for layer in layers
         for p, d in [(layer.width, layer.n_columns)]
     ]
-    fit = jax.jit(functools.partial(sem.fit_layers, sem.InTurn()))
+    fit = jit(functools.partial(sem.fit_layers, sem.InTurn()))
     fitted, values = fit(tasks, 2)
     alone = [fit([task], 2) for task in tasks]
     close = functools.partial(np.testing.assert_allclose, rtol=1e-10)
