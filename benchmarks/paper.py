@@ -217,7 +217,7 @@ def run_batch(trials: Sequence[Trial], folder: Path) -> list[Trial]:
     return list(trials)
 
 
-def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
+def run_together(trials: Sequence[Trial], folder: Path) -> None:
     """Trials that share one fit on a GPU; the first one's number seeds it.
 
     Chains of ``DGP.paper`` know nothing of each other, so that each is a trial.
@@ -235,7 +235,6 @@ def run_together(trials: Sequence[Trial], folder: Path) -> list[Trial]:
     for chain, (trial, alone) in enumerate(zip(trials, emulators, strict=True)):
         mean, std = alone.predict(data.X_test, return_std=True)
         store(folder, trial, {}, facts | {"chain": chain}, mean, std)
-    return list(trials)
 
 
 def chains_of(model: Any) -> Iterator[Any]:
@@ -369,7 +368,7 @@ def run_on_gpu(trials: Sequence[Trial], folder: Path) -> int:
             run_together(group, folder)
         except Exception as error:  # noqa: BLE001 - the next ones may do without it
             n_failed += len(group)
-            print(f"{words_for(group)} failed: {type(error).__name__}: {error}", flush=True)
+            print(failure(group, error), flush=True)
         else:
             print(f"{time.perf_counter() - start:.0f} s: {words_for(group)}", flush=True)
     return n_failed
@@ -377,6 +376,10 @@ def run_on_gpu(trials: Sequence[Trial], folder: Path) -> int:
 
 def words_for(batch: Sequence[Trial]) -> str:
     return batch[0].name if len(batch) == 1 else f"{batch[0].name} and {len(batch) - 1} more"
+
+
+def failure(batch: Sequence[Trial], error: Exception) -> str:
+    return f"{words_for(batch)} failed: {type(error).__name__}: {error}"
 
 
 def run_all(trials: Sequence[Trial], options: argparse.Namespace) -> int:
@@ -429,7 +432,7 @@ def finished_in(job: Future[list[Trial]], batch: Sequence[Trial]) -> tuple[int, 
     try:
         n_finished = len(job.result())
     except Exception as error:  # noqa: BLE001 - whatever it is, the next trial may do without it
-        return 0, f"{words_for(batch)} failed: {type(error).__name__}: {error}"
+        return 0, failure(batch, error)
     return n_finished, words_for(batch) if n_finished else f"nothing of {words_for(batch)}"
 
 

@@ -46,6 +46,7 @@ from paper_judges import (
     surer_at_the_runs,
 )
 from problems import DATA
+from study import markdown
 
 OPEN = "open"
 
@@ -259,64 +260,52 @@ def judged(results: Results, claims: Sequence[Claim] = CLAIMS) -> list[tuple[Cla
 
 
 def verdicts_in_markdown(claims: Sequence[Claim], results: Results) -> str:
-    lines = ["| in the paper | what it says | here | numbers |", "|---|---|---|---|"]
+    rows = [["in the paper", "what it says", "here", "numbers"]]
     for claim, verdict in judged(results, claims):
-        numbers = "; ".join(verdict.numbers)
-        lines.append(f"| {claim.where} | {claim.text} | {verdict.word} | {numbers} |")
-    return "\n".join(lines) + "\n"
+        rows.append([claim.where, claim.text, verdict.word, "; ".join(verdict.numbers)])
+    return text_of(rows)
+
+
+def text_of(rows: list[list[str]]) -> str:
+    return "\n".join(markdown(rows)) + "\n"
+
+
+SCORES = {"nrmsep": "{:.4f}", "normalised_crps": "{:.4f}", "coverage": "{:.2f}"}
 
 
 def scores_in_markdown(results: Results) -> str:
     """Medians over the trials of everything that was run."""
-    lines = [
-        "| problem | method, layers | trials | NRMSEP | CRPS/range | coverage | seconds |",
-        "|---|---|---|---|---|---|---|",
+    rows = [
+        ["problem", "method, layers", "trials", "NRMSEP", "CRPS/range", "coverage", "seconds"],
     ]
     for problem in EXPERIMENTS:
         for _, label, found, _ in bars(problem, results.methods(problem), results):
-            error, crps, inside = (
-                np.median(column(found, each)) for each in ("nrmsep", "normalised_crps", "coverage")
-            )
+            scores = [form.format(np.median(column(found, name))) for name, form in SCORES.items()]
             seconds = times(found)
             spent = f"{np.median(seconds):.3g}" if len(seconds) else ""
-            lines.append(
-                f"| {title(problem)} | {label} | {len(found)} | {error:.4f} | {crps:.4f} "
-                f"| {inside:.2f} | {spent} |"
-            )
-    return "\n".join(lines) + "\n"
+            rows.append([title(problem), label, str(len(found)), *scores, spent])
+    return text_of(rows)
 
 
 def story_in_markdown(results: Results) -> str:
     """Medians of our default beside those of single chains, and how its CRPS compares."""
-    lines = [
-        "| problem, layers | NRMSEP | CRPS/range | CRPS of DGP() is | coverage |",
-        "|---|---|---|---|---|",
-    ]
+    rows = [["problem, layers", "NRMSEP", "CRPS/range", "CRPS of DGP() is", "coverage"]]
     for problem in EXPERIMENTS:
         for depth in EXPERIMENTS[problem].depths:
             found = [results.select(problem, each, depth) for each in ("default", "si-ic", "si")]
             if min(len(each) for each in found) < FEWEST:
                 continue
             error, crps, inside = (
-                [column(each, name) for each in found]
-                for name in ("nrmsep", "normalised_crps", "coverage")
+                ", ".join(form.format(np.median(column(each, name))) for each in found)
+                for name, form in SCORES.items()
             )
-            cells = [
-                f"{title(problem)}, {depth}",
-                beside_each_other(error, "{:.4f}"),
-                beside_each_other(crps, "{:.4f}"),
-                STORY[compared(crps[0], min(crps[1:], key=np.median))],
-                beside_each_other(inside, "{:.2f}"),
-            ]
-            lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+            ours, *others = (column(each, "normalised_crps") for each in found)
+            word = STORY[compared(ours, min(others, key=np.median))]
+            rows.append([f"{title(problem)}, {depth}", error, crps, word, inside])
+    return text_of(rows)
 
 
 STORY = {CONFIRMED: "lower", REFUTED: "higher", UNCLEAR: "not clearly either"}
-
-
-def beside_each_other(samples: Sequence[np.ndarray], form: str) -> str:
-    return ", ".join(form.format(np.median(sample)) for sample in samples)
 
 
 TABLES: dict[str, Callable[[Results], str]] = {

@@ -107,8 +107,10 @@ def names_in(folder: Path) -> set[str]:
     """The trials of the table there; none where there is no table."""
     try:
         with (folder / TABLE).open(newline="", encoding="utf-8") as file:
-            return {f"{row['problem']}-{row['method']}-{row['depth']}-{int(row['number']):03d}"
-                    for row in csv.DictReader(file)}  # fmt: skip
+            return {
+                Trial(row["problem"], row["method"], int(row["depth"]), int(row["number"])).name
+                for row in csv.DictReader(file)
+            }
     except FileNotFoundError:
         return set()
 
@@ -131,7 +133,6 @@ REGIONS = {
     "gamma": upper_tenth,
     "engine": upper_tenth,
 }
-HALF_WIDTH = 1.96  # standard deviations of a 95 % interval
 
 
 def spread_statistics(trial: Stored) -> dict[str, float]:
@@ -173,10 +174,11 @@ def against_errors(truth: np.ndarray, trial: Stored) -> dict[str, float]:
 
 def in_the_region(there: np.ndarray, truth: np.ndarray, trial: Stored) -> dict[str, float]:
     """Mean standard deviation there over that elsewhere, and coverage there."""
-    inside = np.abs(trial.mean - truth) <= HALF_WIDTH * trial.std
+    from deepemu.diagnostics import coverage
+
     return {
         "region_ratio": float(trial.std[there].mean() / trial.std[~there].mean()),
-        "region_coverage": float(inside[there].mean()),
+        "region_coverage": coverage(truth[there], trial.mean[there], trial.std[there]),
     }
 
 
