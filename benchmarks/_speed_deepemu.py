@@ -76,12 +76,12 @@ def no_imputation() -> Iterator[None]:
     Two fits then differ by their SEM iterations and nothing else. In a version that does not name
     those sweeps so, they are run, and the difference is noisier.
     """
-    from deepemu import training
+    from deepemu.training import plan
 
     with ExitStack() as stack:
         for name in IMPUTATION_STEPS:
-            if hasattr(training, name):
-                stack.enter_context(mock.patch.object(training, name, 0))
+            if hasattr(plan, name):
+                stack.enter_context(mock.patch.object(plan, name, 0))
         yield
 
 

@@ -239,7 +239,7 @@ def run_together(trials: Sequence[Trial], folder: Path) -> None:
 
 def chains_of(model: Any) -> Iterator[Any]:
     """The emulators that each chain of a fit without votes is alone."""
-    from deepemu import stacking
+    from deepemu.posterior import stacking
 
     for votes in np.eye(model.n_chains):
         alone = copy.copy(model)

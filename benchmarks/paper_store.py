@@ -42,8 +42,8 @@ def store(
     folder: Path, trial: Trial, seconds: Record, facts: Record, mean: np.ndarray, std: np.ndarray
 ) -> None:
     """The trial's file, whole or not at all."""
-    from deepemu._atomic import replacing
     from deepemu.diagnostics import scores
+    from deepemu.files.atomic import replacing
 
     found = scores(load_design(trial.problem, DESIGN).y_test, mean, std)
     record = {**trial._asdict(), **found, **seconds, **facts}
@@ -90,7 +90,7 @@ def write_table(found: Sequence[Stored], folder: Path) -> None:
 
     Of the step function those of all trials, of everything else those of the best one.
     """
-    from deepemu._atomic import replacing
+    from deepemu.files.atomic import replacing
 
     rows = [each.record | spread_statistics(each) for each in found]
     with replacing(folder / PREDICTIONS) as file:

@@ -16,12 +16,14 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
-from deepemu import DGP, GP, Emulator, plots, use_compilation_cache
-from deepemu.core import kernels, linked
-from deepemu.core.dense import Node, Sites
-from deepemu.core.gaussian import Gaussian
-from deepemu.emulator import BaseEmulator
-from deepemu.plotting import BLUE, GREY, OF_CHAINS, VERMILION, Z_95
+from deepemu import DGP, GP, Emulator, use_compilation_cache
+from deepemu.core.distributions import Gaussian
+from deepemu.core.kernels import families
+from deepemu.core.nodes import linked
+from deepemu.core.nodes.node import Node, Sites
+from deepemu.estimators.base import BaseEmulator
+from deepemu.plots import figures
+from deepemu.plots.style import BLUE, GREY, OF_CHAINS, VERMILION, Z_95
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402
@@ -85,7 +87,7 @@ def idea_plain() -> Figure:
     figure, panels = pair()
     plain = GP().fit(CLIFF_RUNS[:, None], cliff(CLIFF_RUNS))
     for ax, emulator in zip(panels, (named(plain), cliff_emulator()), strict=True):
-        plots.plot_fit(emulator, ax=ax)
+        figures.plot_fit(emulator, ax=ax)
         draw_truth(ax)
         ax.set_ylim(-2.2, 2.4)
     panels[1].set_ylabel("")
@@ -98,7 +100,7 @@ def idea_warp() -> Figure:
     Imputations are shifted to mean zero: a kernel sees differences only.
     """
     figure, panels = pair()
-    plots.plot_hidden(cliff_emulator(), axes=panels[0])
+    figures.plot_hidden(cliff_emulator(), axes=panels[0])
     for line in panels[0].get_lines():
         hidden = np.asarray(line.get_ydata()) - np.mean(line.get_ydata())
         line.set_ydata(hidden)
@@ -181,7 +183,7 @@ def idea_linked() -> Figure:
 
     figure, (left, right) = pair()
     emulator.name_columns(["hidden"], ["output"])
-    plots.plot_fit(emulator, ax=left)
+    figures.plot_fit(emulator, ax=left)
     drawn = f"20,000 draws: {simulated.mean():.2f} ± {simulated.std():.2f}"
     computed = f"closed form: {found_mean:.2f} ± {found_std:.2f}"
     line = np.linspace(centre - 3 * spread, centre + 3 * spread, 100)
@@ -203,7 +205,7 @@ def linked_moments(emulator: GP, centre: float, spread: float) -> tuple[float, f
         found, scaling = emulator.trace_, emulator._data.scaling
         lengthscale = np.ravel(found["lengthscale"][0]) * scaling.x_span
         node = Node(
-            kernels.by_name("squared_exponential"), jnp.asarray(1.0 / lengthscale),
+            families.by_name("squared_exponential"), jnp.asarray(1.0 / lengthscale),
             *(jnp.asarray(np.ravel(found[name][0])[0]) for name in ("scale", "nugget")),
         )  # fmt: skip
         inputs = jnp.asarray(emulator.training_inputs)
@@ -233,7 +235,7 @@ def idea_chains() -> Figure:
                                linewidth=0)  # fmt: skip
         panels[0].plot(line, mean, color=colour, linewidth=1.2)
     together = deep(n_chains=8, stacking=False).fit(CLIFF_RUNS[:, None], cliff(CLIFF_RUNS))
-    plots.plot_fit(named(together), ax=panels[1])
+    figures.plot_fit(named(together), ax=panels[1])
     for ax in panels:
         draw_truth(ax)
         ax.set(xlim=(0.36, 0.64), ylim=(-1.8, 2.1), xlabel="input")
@@ -248,8 +250,8 @@ def idea_votes() -> Figure:
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9.4, 3.6), layout="constrained", width_ratios=[1, 1.15]
     )
-    plots.plot_left_out(compressor_emulator(), ax=left)
-    plots.plot_weights(compressor_emulator(), ax=right)
+    figures.plot_left_out(compressor_emulator(), ax=left)
+    figures.plot_weights(compressor_emulator(), ax=right)
     return figure
 
 
@@ -292,16 +294,16 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "idea-linked": idea_linked,
     "idea-chains": idea_chains,
     "idea-votes": idea_votes,
-    "plot-fit": lambda: figure_of(plots.plot_fit(cliff_emulator())),
-    "plot-slices": lambda: figure_of(plots.plot_slices(compressor_emulator())),
-    "plot-surface": lambda: figure_of(plots.plot_surface(compressor_emulator())),
-    "plot-left-out": lambda: figure_of(plots.plot_left_out(compressor_emulator())),
-    "plot-predictions": lambda: figure_of(plots.plot_predictions(*known_runs())),
-    "plot-profile": lambda: figure_of(plots.plot_profile(*known_runs())),
-    "plot-weights": lambda: figure_of(plots.plot_weights(compressor_emulator())),
-    "plot-traces": lambda: figure_of(plots.plot_traces(compressor_emulator())),
-    "plot-hidden": lambda: figure_of(plots.plot_hidden(compressor_emulator())),
-    "plot-structure": lambda: figure_of(plots.plot_structure(compressor_emulator())),
+    "plot-fit": lambda: figure_of(figures.plot_fit(cliff_emulator())),
+    "plot-slices": lambda: figure_of(figures.plot_slices(compressor_emulator())),
+    "plot-surface": lambda: figure_of(figures.plot_surface(compressor_emulator())),
+    "plot-left-out": lambda: figure_of(figures.plot_left_out(compressor_emulator())),
+    "plot-predictions": lambda: figure_of(figures.plot_predictions(*known_runs())),
+    "plot-profile": lambda: figure_of(figures.plot_profile(*known_runs())),
+    "plot-weights": lambda: figure_of(figures.plot_weights(compressor_emulator())),
+    "plot-traces": lambda: figure_of(figures.plot_traces(compressor_emulator())),
+    "plot-hidden": lambda: figure_of(figures.plot_hidden(compressor_emulator())),
+    "plot-structure": lambda: figure_of(figures.plot_structure(compressor_emulator())),
     "plot-diagnostics": lambda: compressor_emulator().plot_diagnostics(),
 }
 

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from deepemu import _runtime
+from deepemu.runtime import programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures need no display
 
@@ -27,9 +27,9 @@ def quick_programs() -> Iterator[None]:
     """Programs of a module's own, compiled without optimisation: a third of the time."""
     fresh = lambda cached: functools.cache(cached.__wrapped__)  # noqa: E731
     with (
-        mock.patch.dict(_runtime.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
-        mock.patch.object(_runtime, "_program", fresh(_runtime._program)),
-        mock.patch.object(_runtime, "_options", fresh(_runtime._options)),
+        mock.patch.dict(programs.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
+        mock.patch.object(programs, "_program", fresh(programs._program)),
+        mock.patch.object(programs, "_options", fresh(programs._options)),
     ):
         yield
 
@@ -44,7 +44,7 @@ def programs_in_bounds() -> Iterator[None]:
     yield
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
-        _runtime._program.cache_clear()
+        programs._program.cache_clear()
         jax.clear_caches()
         gc.collect()
 

@@ -4,6 +4,6 @@ import functools
 
 import jax
 
-from deepemu import _runtime
+from deepemu.runtime import programs
 
-jit = functools.partial(jax.jit, compiler_options=_runtime._options(jax.default_backend()))
+jit = functools.partial(jax.jit, compiler_options=programs._options(jax.default_backend()))

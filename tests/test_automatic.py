@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from deepemu import GP, ConvergenceWarning, Emulator, InputError, _boundary, _runtime
-from deepemu.automatic import Race, _copies
-from deepemu.candidates import Deep, Shallow
-from deepemu.core.gaussian import Gaussian
-from deepemu.folds import HeldOut
-from deepemu.stacking import Observed
+from deepemu import GP, ConvergenceWarning, Emulator, InputError
+from deepemu.core.distributions import Gaussian
+from deepemu.ensembles import prediction
+from deepemu.estimators.race import Race, _copies
+from deepemu.posterior.stacking import Observed
+from deepemu.runtime import devices
+from deepemu.training.candidates import Deep, Shallow
+from deepemu.training.folds import HeldOut
 
 pytestmark = [
     pytest.mark.usefixtures("quick_programs"),
@@ -66,11 +68,11 @@ def test_votes_sum_to_one_and_plain_processes_are_in(fitted):
 def test_predictions_are_the_mixture_of_its_ensembles(fitted, elsewhere):
     mean, std = fitted.predict(elsewhere, return_std=True)
     first = second = 0.0
-    with _runtime.running(_runtime.Runtime()):
+    with devices.running(devices.Runtime()):
         for ensemble in fitted.ensembles_:
             share = np.sum(ensemble.weights)
             if share > 0:
-                m, v = _boundary.predict_mixture([ensemble], fitted._to_core(elsewhere))
+                m, v = prediction.predict_mixture([ensemble], fitted._to_core(elsewhere))
                 first, second = first + share * m, second + share * (v + m**2)
     y = fitted._data.y
     unscaled = np.sqrt(second - first**2)[:, 0] * y.std()
@@ -192,12 +194,12 @@ def test_an_update_predicts_new_rows_before_it_adds_them(problem, elsewhere):
     deep = [part.candidate.network.depth > 1 for part in emulator._parts]
     assert any(deep)
     before = []
-    with _runtime.running(_runtime.Runtime()):
+    with devices.running(devices.Runtime()):
         for part in emulator._parts:
             ensemble = part.trained.ensemble
             n = len(ensemble.weights)
             equal = dataclasses.replace(ensemble, weights=np.full(n, 1 / n))
-            before.append(_boundary.predict_mixture([equal], core)[0])
+            before.append(prediction.predict_mixture([equal], core)[0])
     emulator.update(elsewhere, curve(elsewhere))
     for is_deep, mean, part in zip(deep, before, emulator._parts, strict=True):
         held_out = part.trained.held_out

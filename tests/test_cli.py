@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 
 import deepemu
-from deepemu import GP, cli, tables
+from deepemu import GP
+from deepemu.cli import commands, tables
 
 pytestmark = pytest.mark.usefixtures("quick_programs", "own_cache")
 
@@ -32,7 +33,7 @@ FIT = ["fit", "runs.csv", "--output", "force", "--model", "gp", "-o", "it.deepem
 def own_cache(tmp_path_factory):
     """No program goes to the user's cache folder."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cli, "use_compilation_cache", lambda: None)
+        patch.setattr(commands, "use_compilation_cache", lambda: None)
         yield
 
 
@@ -63,10 +64,10 @@ def rows_of(path):
 
 
 def test_three_commands_lead_from_runs_to_predictions(folder, capsys):
-    assert cli.main(FIT) == 0
+    assert commands.main(FIT) == 0
     assert "wrote it.deepemu" in capsys.readouterr().out
-    assert cli.main(["predict", "it.deepemu", "new.csv", "-o", "out.csv"]) == 0
-    assert cli.main(["info", "it.deepemu"]) == 0
+    assert commands.main(["predict", "it.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    assert commands.main(["info", "it.deepemu"]) == 0
     shown = capsys.readouterr().out
     assert "GP fitted to 12 runs" in shown and "input width: " in shown and "GP, matern52" in shown
     emulator = deepemu.load("it.deepemu")
@@ -80,7 +81,7 @@ def test_three_commands_lead_from_runs_to_predictions(folder, capsys):
 
 
 def test_predictions_go_to_the_terminal_unless_a_file_is_named(folder, capsys):
-    assert cli.main(["predict", "old.deepemu", "new.csv", "--level", "0.5"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "--level", "0.5"]) == 0
     first, *rest = csv.DictReader(capsys.readouterr().out.splitlines())
     assert len(rest) == 1 and first["name"] == "first"
     reach = float(first["force_upper"]) - float(first["force_mean"])
@@ -89,7 +90,7 @@ def test_predictions_go_to_the_terminal_unless_a_file_is_named(folder, capsys):
 
 @pytest.mark.parametrize("arguments", [["runs.csv"], []])
 def test_validation_scores_runs_that_are_known(folder, capsys, arguments):
-    assert cli.main(["validate", "old.deepemu", *arguments, "--json"]) == 0
+    assert commands.main(["validate", "old.deepemu", *arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     emulator = deepemu.load("old.deepemu")
     x, y = emulator.training_inputs, emulator.training_outputs[:, 0]
@@ -101,33 +102,33 @@ def test_validation_scores_runs_that_are_known(folder, capsys, arguments):
 
 def test_one_run_can_be_validated(folder, capsys):
     (folder / "one.csv").write_text("width,depth,force\n0.5,0.5,1.4\n")
-    assert cli.main(["validate", "old.deepemu", "one.csv", "--json"]) == 0
+    assert commands.main(["validate", "old.deepemu", "one.csv", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["scores"]["force"]
     mean, std = deepemu.load("old.deepemu").predict([[0.5, 0.5]], return_std=True)
     draws = np.random.default_rng(0).normal(mean, std, (2, 100_000))
     expected = np.mean(np.abs(draws - 1.4)) - np.mean(np.abs(draws[0] - draws[1])) / 2
     assert found["crps"] == pytest.approx(expected, rel=0.02)
     assert found["nrmsep"] is None
-    assert cli.main(["validate", "old.deepemu", "one.csv"]) == 0
+    assert commands.main(["validate", "old.deepemu", "one.csv"]) == 0
     assert re.search(r"force +- ", capsys.readouterr().out)
 
 
 def test_parquet_goes_in_and_out(folder):
     pd.read_csv("runs.csv").to_parquet("runs.parquet")
     pd.read_csv("new.csv").to_parquet("new.parquet")
-    assert cli.main(["fit", "runs.parquet", *FIT[2:]]) == 0
-    assert cli.main(["predict", "it.deepemu", "new.parquet", "-o", "out.parquet"]) == 0
-    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    assert commands.main(["fit", "runs.parquet", *FIT[2:]]) == 0
+    assert commands.main(["predict", "it.deepemu", "new.parquet", "-o", "out.parquet"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv"]) == 0
     a, b = pd.read_parquet("out.parquet"), pd.read_csv("out.csv")
     pd.testing.assert_frame_equal(a, b[list(a.columns)], rtol=1e-9)
 
 
 def test_several_outputs_and_chosen_inputs(folder, capsys):
     arguments = ["fit", "runs.csv", "--output", "force", "depth", "--inputs", "width"]
-    assert cli.main([*arguments, "--model", "gp", "--json"]) == 0
+    assert commands.main([*arguments, "--model", "gp", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert facts["file"] == "runs.deepemu" and list(facts["inputs"]) == ["width"]
-    assert cli.main(["predict", "runs.deepemu", "new.csv"]) == 0
+    assert commands.main(["predict", "runs.deepemu", "new.csv"]) == 0
     assert "force_mean,force_std,force_lower,force_upper,depth_mean" in capsys.readouterr().out
 
 
@@ -142,15 +143,15 @@ def test_several_outputs_and_chosen_inputs(folder, capsys):
     ],
 )  # fmt: skip
 def test_arguments_are_settings(arguments, kind, settings):
-    options = cli._parser().parse_args(["fit", "runs.csv", "--output", "y", *arguments])
-    emulator = cli._estimator(options)
+    options = commands._parser().parse_args(["fit", "runs.csv", "--output", "y", *arguments])
+    emulator = commands._estimator(options)
     assert type(emulator).__name__ == kind
     assert {name: emulator.get_params()[name] for name in settings} == settings
 
 
 def test_rows_outside_the_runs_are_noted(folder, capsys):
     (folder / "far.csv").write_text("width,depth\n0.5,0.5\n9,0.5\n")
-    assert cli.main(["predict", "old.deepemu", "far.csv", "--json"]) == 0
+    assert commands.main(["predict", "old.deepemu", "far.csv", "--json"]) == 0
     told = capsys.readouterr()
     assert "1 of 2 rows lie outside the range of the runs in width" in told.err
     assert len(json.loads(told.out)["warnings"]) == 1
@@ -158,8 +159,8 @@ def test_rows_outside_the_runs_are_noted(folder, capsys):
 
 def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(folder, capsys, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "runs.csv"))
-    monkeypatch.setattr(cli, "use_compilation_cache", deepemu.use_compilation_cache)
-    assert cli.main(["info", "old.deepemu", "--json"]) == 0
+    monkeypatch.setattr(commands, "use_compilation_cache", deepemu.use_compilation_cache)
+    assert commands.main(["info", "old.deepemu", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (warning,) = found["warnings"]
     assert "cannot be kept in" in warning and warning.endswith("Set XDG_CACHE_HOME to it.")
@@ -170,51 +171,53 @@ def test_quiet_commands_give_what_they_are_for(folder, capsys):
         (["info", "old.deepemu"], "GP fitted"),
         (["validate", "old.deepemu"], "NRMSEP"),
     ):
-        assert cli.main([*command, "-q"]) == 0
+        assert commands.main([*command, "-q"]) == 0
         assert words in capsys.readouterr().out
-    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv", "-q"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv", "-q"]) == 0
     assert capsys.readouterr().out == ""
 
 
 def test_the_demonstration_can_speak_json(folder, capsys, monkeypatch):
-    monkeypatch.setitem(cli.MODELS, "auto", GP)  # what is trained is tried elsewhere
-    assert cli.main(["demo", "shown", "--json"]) == 0
+    monkeypatch.setitem(commands.MODELS, "auto", GP)  # what is trained is tried elsewhere
+    assert commands.main(["demo", "shown", "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["files"]) == 4
 
 
 def test_a_file_remembers_what_the_fit_warned_of(folder, capsys):
     (folder / "twice.csv").write_text(RUNS + RUNS.splitlines()[1].rsplit(",", 1)[0] + ",9\n")
     assert (
-        cli.main(["fit", "twice.csv", "--output", "force", "--model", "gp", "-o", "t.deepemu"]) == 0
+        commands.main(["fit", "twice.csv", "--output", "force", "--model", "gp", "-o", "t.deepemu"])
+        == 0
     )
     capsys.readouterr()
-    assert cli.main(["info", "t.deepemu"]) == 0
+    assert commands.main(["info", "t.deepemu"]) == 0
     assert "note: Inputs occur more than once with different outputs" in capsys.readouterr().out
     assert deepemu.load("old.deepemu")._reservations() == ()
     (folder / "level.csv").write_text("width,depth,force\n0.1,0.2,3\n0.5,0.4,3\n0.3,0.9,3\n")
     assert (
-        cli.main(["fit", "level.csv", "--output", "force", "--model", "gp", "-o", "l.deepemu"]) == 0
+        commands.main(["fit", "level.csv", "--output", "force", "--model", "gp", "-o", "l.deepemu"])
+        == 0
     )
     assert deepemu.load("l.deepemu")._reservations() == ("All outputs force are equal.",)
 
 
 def test_identifiers_keep_their_digits(folder):
     (folder / "named.csv").write_text("id,long,depth,width\n007,12345678901234567890,0.5,0.25\n")
-    assert cli.main(["predict", "old.deepemu", "named.csv", "-o", "out.parquet"]) == 0
+    assert commands.main(["predict", "old.deepemu", "named.csv", "-o", "out.parquet"]) == 0
     (row,) = pd.read_parquet("out.parquet").to_dict("records")
     assert (row["id"], row["long"], row["depth"]) == ("007", "12345678901234567890", 0.5)
 
 
 def test_quiet_prints_nothing_but_predictions(folder, capsys):
-    assert cli.main([*FIT, "--quiet"]) == 0
+    assert commands.main([*FIT, "--quiet"]) == 0
     assert capsys.readouterr().out == ""
-    assert cli.main(["predict", "it.deepemu", "new.csv", "-q"]) == 0
+    assert commands.main(["predict", "it.deepemu", "new.csv", "-q"]) == 0
     assert capsys.readouterr().out.startswith("name,depth,width,force_mean")
 
 
 def test_help_teaches(capsys):
     with pytest.raises(SystemExit) as ended:
-        cli.main(["--help"])
+        commands.main(["--help"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
     for words in ("deepemu fit runs.csv --output y", "Exit codes", "cache folder"):
@@ -224,23 +227,23 @@ def test_help_teaches(capsys):
 @pytest.mark.parametrize("command", ["fit", "predict", "validate", "info", "report", "demo"])
 def test_help_of_a_command_has_an_example_and_a_word_on_every_argument(capsys, command):
     with pytest.raises(SystemExit):
-        cli.main([command, "--help"])
+        commands.main([command, "--help"])
     shown = capsys.readouterr().out
     (example, *_) = [line for line in shown.splitlines() if line.startswith("  deepemu ")]
-    assert cli._parser().parse_args(shlex.split(example.split("   ")[0])[1:]).command
-    subcommands = next(a for a in cli._parser()._actions if isinstance(a.choices, dict))
+    assert commands._parser().parse_args(shlex.split(example.split("   ")[0])[1:]).command
+    subcommands = next(a for a in commands._parser()._actions if isinstance(a.choices, dict))
     assert all(action.help for action in subcommands.choices[command]._actions)
 
 
 def test_advice_is_in_arguments_of_the_command(folder, capsys):
     (folder / "twice.csv").write_text(RUNS + RUNS.splitlines()[1].rsplit(",", 1)[0] + ",9\n")
-    assert cli.main(["fit", "twice.csv", "--output", "force", "--model", "gp"]) == 0
+    assert commands.main(["fit", "twice.csv", "--output", "force", "--model", "gp"]) == 0
     told = capsys.readouterr()
     assert "fit with --noise" in told.err
     assert "nugget" not in told.err + told.out
 
 
-@pytest.mark.parametrize("phrase", [*cli.PHRASES, *cli.ARGUMENTS])
+@pytest.mark.parametrize("phrase", [*commands.PHRASES, *commands.ARGUMENTS])
 def test_every_phrase_that_is_translated_is_said_somewhere(phrase):
     sources = [each for each in Path(deepemu.__file__).parent.glob("*.py") if each.name != "cli.py"]
     joined = "".join(re.sub(r'"\s*\n\s*f?"', "", each.read_text()) for each in sources)
@@ -252,7 +255,7 @@ def test_every_phrase_that_is_translated_is_said_somewhere(phrase):
     [["--model", "dgp", "--chains", "2", "--iterations", "2"], ["--chains", "2"], ["--depth", "7"]],
 )
 def test_no_name_of_a_setting_is_in_what_the_command_says(folder, capsys, arguments):
-    cli.main(["fit", "runs.csv", "--output", "force", "-o", "it.deepemu", *arguments])
+    commands.main(["fit", "runs.csv", "--output", "force", "-o", "it.deepemu", *arguments])
     told = capsys.readouterr()
     said = " ".join([told.out, *(line for line in told.err.splitlines() if "training" not in line)])
     settings = set(deepemu.DGP().get_params()) | set(deepemu.Emulator().get_params())
@@ -262,7 +265,7 @@ def test_no_name_of_a_setting_is_in_what_the_command_says(folder, capsys, argume
 
 def test_scripts_get_the_same_advice(folder, capsys):
     (folder / "twice.csv").write_text(RUNS + RUNS.splitlines()[1].rsplit(",", 1)[0] + ",9\n")
-    assert cli.main(["fit", "twice.csv", "--output", "force", "--model", "gp", "--json"]) == 0
+    assert commands.main(["fit", "twice.csv", "--output", "force", "--model", "gp", "--json"]) == 0
     (warning,) = json.loads(capsys.readouterr().out)["warnings"]
     assert "fit with --noise" in warning
 
@@ -271,16 +274,16 @@ def test_a_table_on_the_terminal_is_the_table_of_the_file(folder, capsys):
     """Whatever the names and cells say, they are data."""
     new = "size (n_chains),depth,width\nmax_depth is\N{NO-BREAK SPACE}9,0.5,0.25\n"
     (folder / "odd.csv").write_text(new, encoding="utf-8")
-    assert cli.main(["predict", "old.deepemu", "odd.csv", "-o", "out.csv"]) == 0
+    assert commands.main(["predict", "old.deepemu", "odd.csv", "-o", "out.csv"]) == 0
     capsys.readouterr()
-    assert cli.main(["predict", "old.deepemu", "odd.csv"]) == 0
+    assert commands.main(["predict", "old.deepemu", "odd.csv"]) == 0
     assert capsys.readouterr().out == (folder / "out.csv").read_text(encoding="utf-8")
 
 
 def test_a_name_with_another_ending_is_a_name(folder):
-    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "predictions_v1.2"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "-o", "predictions_v1.2"]) == 0
     assert (folder / "predictions_v1.2").read_text().startswith("name,depth,width,force_mean")
-    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.tsv"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "-o", "out.tsv"]) == 0
     assert tables.read(folder / "out.tsv").names[-1] == "force_upper"
     assert "\t" in (folder / "out.tsv").read_text()
 
@@ -290,7 +293,7 @@ def test_what_pandas_keeps_of_its_rows_is_no_input(folder, capsys):
     table[table["width"] > 0.1].to_parquet(folder / "some.parquet")
     assert "__index_level_0__" in pq.read_schema(folder / "some.parquet").names
     arguments = ["fit", "some.parquet", "--output", "force", "--model", "gp", "--json"]
-    assert cli.main(arguments) == 0
+    assert commands.main(arguments) == 0
     assert list(json.loads(capsys.readouterr().out)["inputs"]) == ["width", "depth"]
 
 
@@ -305,7 +308,7 @@ def test_what_pandas_keeps_of_its_rows_is_no_input(folder, capsys):
     ],
 )
 def test_ranges_are_told_apart(low, high, words):
-    assert list(cli._ranges_in_words("input", {"p": [low, high]})) == [f"  input p: {words}"]
+    assert list(commands._ranges_in_words("input", {"p": [low, high]})) == [f"  input p: {words}"]
 
 
 def test_a_reader_that_leaves_is_no_fault(folder, monkeypatch, capsys):
@@ -314,20 +317,20 @@ def test_a_reader_that_leaves_is_no_fault(folder, monkeypatch, capsys):
 
     monkeypatch.setattr(sys, "stdout", sys.stdout)
     monkeypatch.setattr("builtins.print", closed)
-    assert cli.main(["info", "old.deepemu"]) == 0
+    assert commands.main(["info", "old.deepemu"]) == 0
     sys.stdout.close()
 
 
 def test_a_closed_output_is_told(folder, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", None)
-    assert cli.main(["predict", "old.deepemu", "new.csv"]) == 1
+    assert commands.main(["predict", "old.deepemu", "new.csv"]) == 1
     assert "Standard output is closed" in capsys.readouterr().err
 
 
 def test_who_may_read_a_file_stays_as_it_was(folder):
     (folder / "out.csv").write_text("")
     (folder / "out.csv").chmod(0o640)
-    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "-o", "out.csv"]) == 0
     assert (folder / "out.csv").stat().st_mode & 0o777 == 0o640
 
 
@@ -347,7 +350,7 @@ def commands_on_pages():
 
 @pytest.mark.parametrize("command", list(commands_on_pages()))
 def test_commands_on_the_pages_can_be_typed(command):
-    assert cli._parser().parse_args(shlex.split(command)) is not None
+    assert commands._parser().parse_args(shlex.split(command)) is not None
 
 
 def test_commands_are_found_on_pages_and_in_notebooks():
@@ -494,7 +497,7 @@ def test_what_cannot_be_used_gets_one_sentence(folder, capsys, name):
         make(bad)
     before = contents(folder)
     try:
-        found = cli.main(command)
+        found = commands.main(command)
     except SystemExit as ended:  # argparse
         found = ended.code
     told = capsys.readouterr()
@@ -517,7 +520,7 @@ def test_a_ctrl_c_before_the_end_writes_nothing(folder, capsys, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(GP, "fit", interrupted)
-    assert cli.main(FIT) == 130
+    assert commands.main(FIT) == 130
     assert "interrupted" in capsys.readouterr().err
     assert not (folder / "it.deepemu").exists()
 
@@ -545,20 +548,20 @@ def test_dates_and_large_numbers_pass_through(folder, capsys):
     frame["when"] = pd.to_datetime(["2024-01-01", "2024-06-01"])
     frame["large"] = np.array([2**64 - 1, 1], dtype=np.uint64)
     frame.to_parquet("new.parquet")
-    assert cli.main(["predict", "old.deepemu", "new.parquet", "--json"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.parquet", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["predictions"]
     assert found["when"][0].startswith("2024-01-01") and found["width"] == [0.2, 0.3]
-    assert cli.main(["predict", "old.deepemu", "new.parquet", "-o", "out.parquet"]) == 0
-    assert cli.main(["predict", "old.deepemu", "new.parquet", "-o", "out.csv"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.parquet", "-o", "out.parquet"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.parquet", "-o", "out.csv"]) == 0
     assert len(pd.read_parquet("out.parquet")) == 2
 
 
 def test_numbers_of_csv_are_numbers_in_parquet_and_json(folder, capsys):
-    assert cli.main(["predict", "old.deepemu", "new.csv", "-o", "out.parquet"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "-o", "out.parquet"]) == 0
     found = pd.read_parquet("out.parquet")
     assert found["width"].tolist() == [0.25, 0.75] and found["name"].tolist() == ["first", "second"]
     capsys.readouterr()
-    assert cli.main(["predict", "old.deepemu", "new.csv", "--json"]) == 0
+    assert commands.main(["predict", "old.deepemu", "new.csv", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["predictions"]["width"] == [0.25, 0.75]
 
 
@@ -566,18 +569,18 @@ def test_what_should_not_happen_has_no_traceback_unless_asked_for(folder, capsys
     def broken(*_):
         raise TypeError("two\nlines \x1b[31m")
 
-    monkeypatch.setattr(cli, "load", broken)
-    assert cli.main(["info", "old.deepemu"]) == 1
+    monkeypatch.setattr(commands, "load", broken)
+    assert commands.main(["info", "old.deepemu"]) == 1
     told = capsys.readouterr().err
     assert "TypeError: two lines" in told and "\x1b" not in told and len(told.splitlines()) == 1
     monkeypatch.setenv("DEEPEMU_TRACEBACK", "1")
     with pytest.raises(TypeError):
-        cli.main(["info", "old.deepemu"])
+        commands.main(["info", "old.deepemu"])
 
 
 def test_parquet_without_pyarrow_says_what_to_install(folder, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    assert cli.main(["fit", "runs.parquet", *FIT[2:]]) == 1
+    assert commands.main(["fit", "runs.parquet", *FIT[2:]]) == 1
     assert "pip install 'deepemu[parquet]'" in capsys.readouterr().err
 
 

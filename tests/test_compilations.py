@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from deepemu import DGP, GP, training
+from deepemu import DGP, GP
+from deepemu.training import plain
 
 SMALL = {
     "kernel": "squared_exponential",
@@ -45,7 +46,7 @@ def compilations():
 @pytest.fixture(scope="module", autouse=True)
 def new_programs(quick_programs):
     """None that another module has compiled, and few steps."""
-    with mock.patch.object(training, "GP_STEPS", 2):
+    with mock.patch.object(plain, "GP_STEPS", 2):
         yield
 
 

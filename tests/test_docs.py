@@ -11,7 +11,8 @@ import pytest
 from matplotlib import pyplot as plt
 
 import deepemu
-from deepemu import DGP, Emulator, plots
+from deepemu import DGP, Emulator
+from deepemu.plots import figures
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -112,7 +113,7 @@ def test_examples_of_a_page_run(page, given, short_training, monkeypatch):
 
 def test_the_page_of_plots_shows_all_of_them():
     page = (DOCS / "tasks" / "plots.md").read_text(encoding="utf-8")
-    for name in plots.__all__:
+    for name in figures.__all__:
         assert f"plots.{name}(" in page, name
         assert f"images/{name.replace('_', '-')}.png" in page, name
 

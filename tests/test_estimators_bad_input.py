@@ -283,8 +283,8 @@ def no_training(monkeypatch):
     def train(*_):
         raise AssertionError("training began")
 
-    monkeypatch.setattr("deepemu.training.train", train)
-    monkeypatch.setattr("deepemu.training.train_single_layer", train)
+    monkeypatch.setattr("deepemu.training.candidates.train", train)
+    monkeypatch.setattr("deepemu.training.plain.train_single_layer", train)
 
 
 def assert_one_sentence(error, name, value):

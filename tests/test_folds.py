@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 from oracles import Process
 
-from deepemu import DGP, InputError, _boundary, _runtime, folds, imputation, training
-from deepemu.core import sem
-from deepemu.layers import Layer, build_network
-from deepemu.validation import Replicates, collapse_replicates
+from deepemu import DGP, InputError
+from deepemu.core.inference import sem
+from deepemu.data.sites import Replicates, collapse_replicates, pack, pack_without
+from deepemu.ensembles import assembly, prediction
+from deepemu.runtime import devices, padding
+from deepemu.training import folds, growth, plain
+from deepemu.training.layers import Layer, build_network
+from deepemu.training.start import starting_imputation, starting_params
 
 pytestmark = [
     pytest.mark.usefixtures("quick_programs"),
@@ -21,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def double_precision():
-    with _runtime.running(_runtime.Runtime()):
+    with devices.running(devices.Runtime()):
         yield
 
 
@@ -74,20 +78,20 @@ def test_padding_rows_is_as_if_they_had_not_been_there(rng, n_copies):
     sites = sites_of(x, np.sin(5 * x[:, :1]) + x[:, 1:], n_copies, rng)
     rows = np.isin(np.arange(11), [0, 4, 5, 9])
     network = build_network([Layer(nugget="estimate", prior="reference")], 2, 1)
-    (start,) = training.starting_params(network, [1.0], [1e-3])
-    starts = training._gp_starts(start, 0)
-    padded, absent = folds.pack_without(sites, rows), folds.pack(some(sites, ~rows))
+    (start,) = starting_params(network, [1.0], [1e-3])
+    starts = plain._gp_starts(start, 0)
+    padded, absent = pack_without(sites, rows), pack(some(sites, ~rows))
     np.testing.assert_array_equal(np.asarray(padded.counts)[:11], np.where(rows, 0, n_copies))
     np.testing.assert_allclose(padded.squares, absent.squares, rtol=1e-12)
     (found, value), (expected, expected_value) = (
-        _boundary.fit_single_layer(network, starts, data, 3, 5, 1e-7) for data in (padded, absent)
+        plain.fit_single_layer(network, starts, data, 3, 5, 1e-7) for data in (padded, absent)
     )
     np.testing.assert_allclose(value, expected_value, rtol=1e-8)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, expected)
 
     at = rng.random((6, 2))
-    chain = sem.Chain((expected,), training.starting_imputation((), 1.0))
-    moments = _boundary.predict_chains([(imputation.as_they_are(network, padded, [chain]), 0)], at)
+    chain = sem.Chain((expected,), starting_imputation((), 1.0))
+    moments = prediction.predict_chains([(assembly.as_they_are(network, padded, [chain]), 0)], at)
     process = Process(
         "matern52",
         np.exp(np.asarray(expected.log_lengthscale))[0],
@@ -102,7 +106,7 @@ def test_padding_rows_is_as_if_they_had_not_been_there(rng, n_copies):
 def test_packing_without_rows_changes_nothing_else(rng):
     sites = sites_of(rng.random((5, 2)), rng.normal(size=(5, 2)), 2, rng)
     before = dataclasses.asdict(sites)
-    data = folds.pack_without(sites, np.array([False, True, False, False, True]))
+    data = pack_without(sites, np.array([False, True, False, False, True]))
     np.testing.assert_array_equal(np.asarray(data.x)[:5], sites.x)
     np.testing.assert_array_equal(np.asarray(data.y)[[0, 2, 3]], sites.y[[0, 2, 3]])
     np.testing.assert_array_equal(np.asarray(data.y)[[1, 4]], 0.0)
@@ -116,10 +120,10 @@ def deep_chain(rng, x, size, width=2):
     network = build_network([Layer(width=width), Layer()], x.shape[1], 1)
     params = tuple(
         jax.tree.map(lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=np.shape(leaf)), each)
-        for each in training.starting_params(network, [1.0, 1.0], [1e-4, 1e-4])
+        for each in starting_params(network, [1.0, 1.0], [1e-4, 1e-4])
     )
-    latents = (np.asarray(_boundary.pad_rows(rng.normal(size=(len(x), width)), size)),)
-    return network, sem.Chain(params, training.starting_imputation(latents, 16.0))
+    latents = (np.asarray(padding.pad_rows(rng.normal(size=(len(x), width)), size)),)
+    return network, sem.Chain(params, starting_imputation(latents, 16.0))
 
 
 def test_what_is_forgotten_is_zero(rng):
@@ -153,8 +157,8 @@ def test_rows_come_back_at_their_conditional_mean(rng):
     left_out = np.zeros((2, 9), bool)
     left_out[0, [1, 4]], left_out[1, [0, 5, 8]] = True, True
     chains = [folds.forget(chain, rows) for rows in left_out]
-    data = [folds.pack_without(sites_of(x, y), rows) for rows in left_out]
-    filled = _boundary.fill_in(network, chains, data, x, left_out)
+    data = [pack_without(sites_of(x, y), rows) for rows in left_out]
+    filled = growth.fill_in(network, chains, data, x, left_out)
     whole = chain.imputation.latents[0][:9]
     for got, rows in zip(filled, left_out, strict=True):
         (latents,) = got.imputation.latents
@@ -168,8 +172,8 @@ def test_new_rows_start_at_their_conditional_mean(rng):
     """Also where they do not fit into the padding."""
     x, y = rng.random((20, 2)), rng.normal(size=(20, 1))
     network, chain = deep_chain(rng, x[:14], 16)
-    old, grown = folds.pack(sites_of(x[:14], y[:14])), folds.pack(sites_of(x, y))
-    (got,) = _boundary.extend_chains(network, [chain], old, grown, 14, 6)
+    old, grown = pack(sites_of(x[:14], y[:14])), pack(sites_of(x, y))
+    (got,) = growth.extend_chains(network, [chain], old, grown, 14, 6)
     (before,), (latents,) = chain.imputation.latents, got.imputation.latents
     assert latents.shape == (32, 2)
     np.testing.assert_array_equal(latents[:14], before[:14])
@@ -227,7 +231,7 @@ def test_in_the_end_all_chains_have_all_rows(rng):
     y = np.sin(6 * x)
     trained = train(x, y)
     voices = [(trained.ensemble, k) for k in range(4)]
-    moments = _boundary.predict_chains(voices, x)
+    moments = prediction.predict_chains(voices, x)
     np.testing.assert_allclose(moments.mean, np.broadcast_to(y, (4, 10, 1)), atol=0.02)
     assert trained.trace.log_density.shape == (4, 6)
 
@@ -237,18 +241,18 @@ def test_in_the_end_all_chains_have_all_rows(rng):
 
 def one_layer():
     network = build_network([Layer(prior="reference")], 1, 1)
-    return network, training.starting_params(network, [1.0], [1e-6])[0]
+    return network, starting_params(network, [1.0], [1e-6])[0]
 
 
 def test_a_gp_predicts_folds_as_if_fitted_without_them():
     x = np.linspace(0, 1, 14)[:, None]
     sites = sites_of(x, np.sin(7 * x) + x)
     network, start = one_layer()
-    trained = training.train_single_layer(network, sites, start, 3, 4)
+    trained = plain.train_single_layer(network, sites, start, 3, 4)
     held_out = trained.held_out
     assert held_out.unseen.shape == (1, 14) and held_out.unseen.all()
     for rows in folds.left_out(3, 14, 4, 4):
-        alone = training.train_single_layer(network, some(sites, ~rows), start, 0, 0)
+        alone = plain.train_single_layer(network, some(sites, ~rows), start, 0, 0)
         (params,) = alone.chains[0].params
         process = Process("matern52", np.exp(params.log_lengthscale)[0],
                           np.exp(params.log_scale)[0], np.exp(params.log_nugget)[0])  # fmt: skip
@@ -263,10 +267,10 @@ def test_a_gp_does_not_see_the_outputs_that_it_predicts(rng):
     x = rng.random((14, 2))
     y = np.sin(7 * x[:, :1]) + x[:, 1:]
     network = build_network([Layer(prior="reference")], 2, 1)
-    (start,) = training.starting_params(network, [1.0], [1e-6])
+    (start,) = starting_params(network, [1.0], [1e-6])
     hidden = folds.left_out(3, 14, 4, 4)[1]
     first, second = (
-        training.train_single_layer(network, sites_of(x, outputs), start, 3, 4).held_out.moments
+        plain.train_single_layer(network, sites_of(x, outputs), start, 3, 4).held_out.moments
         for outputs in (y, np.where(hidden[:, None], -7.0, y))
     )
     np.testing.assert_array_equal(first.mean[0, hidden], second.mean[0, hidden])
@@ -280,7 +284,7 @@ def test_few_sites_are_each_predicted_once(n_sites):
     x = np.linspace(0, 1, n_sites)[:, None]
     sites = sites_of(x, x**2)
     network, start = one_layer()
-    held_out = training.train_single_layer(network, sites, start, 0, 4).held_out
+    held_out = plain.train_single_layer(network, sites, start, 0, 4).held_out
     assert held_out.moments.mean.shape == (1, n_sites, 1)
     assert held_out.unseen.shape == (1, n_sites)
     assert np.all(np.abs(held_out.moments.mean[0] - x**2) > 1e-6)
@@ -349,7 +353,7 @@ def test_an_update_predicts_new_rows_before_it_adds_them(rng):
     deep = emulator._parts[0].trained
     n_members = len(deep.ensemble.weights)
     equal = dataclasses.replace(deep.ensemble, weights=np.full(n_members, 1 / n_members))
-    before, _ = _boundary.predict_mixture([equal], core[11:])
+    before, _ = prediction.predict_mixture([equal], core[11:])
     old = deep.held_out.moments.mean
     emulator.update(x[11:], y[11:])
     held_out = emulator._parts[0].trained.held_out

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 
-from deepemu import DGP, _boundary, _runtime
+from deepemu import DGP
+from deepemu.ensembles import prediction
+from deepemu.runtime import devices
 
 SMALL = {
     "inference": "full_bayes",
@@ -59,10 +61,10 @@ def test_the_trace_holds_the_paths(fitted):
 
 def test_prediction_is_the_mixture_over_members(fitted):
     """Each member alone, by weights that leave out the others."""
-    with _runtime.float64():
-        mean, var = _boundary.predict_mixture(fitted.ensembles_, AT)
+    with devices.float64():
+        mean, var = prediction.predict_mixture(fitted.ensembles_, AT)
         alone = [
-            _boundary.predict_mixture(
+            prediction.predict_mixture(
                 [dataclasses.replace(fitted.ensembles_[0], weights=weights)], AT
             )
             for weights in np.eye(6)

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from deepemu import DGP, GP, InputError, Layer
-from deepemu.core import kernels
-from deepemu.core.priors import Gamma, Independent, InverseGamma, Reference
-from deepemu.layers import build_network, prior_by_name
+from deepemu.core.kernels import families
+from deepemu.core.model.priors import Gamma, Independent, InverseGamma, Reference
+from deepemu.training.layers import build_network, prior_by_name
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -48,11 +48,11 @@ def test_choices_are_carried_over():
         prior="reference",
     )
     (spec,) = build_network([layer], 1, 1).layers
-    assert spec.kernel == kernels.Matern32()
+    assert spec.kernel == families.Matern32()
     assert spec.shared_lengthscale and spec.free_scale and spec.free_nugget
     assert spec.prior == Reference()
     plain, last = build_network([Layer(1), Layer()], 1, 1).layers
-    assert plain.kernel == kernels.Matern52()
+    assert plain.kernel == families.Matern52()
     assert not (plain.shared_lengthscale or plain.free_scale or plain.free_nugget)
     assert last.free_scale and not last.free_nugget
 

@@ -17,11 +17,11 @@ from deepemu import (
     InputError,
     InterruptedFitWarning,
     Layer,
-    _boundary,
-    _runtime,
-    candidates,
-    training,
 )
+from deepemu.ensembles import assembly, prediction
+from deepemu.runtime import devices, padding, programs
+from deepemu.training import candidates, chains, imputations
+from deepemu.training.chains import _warmed_up
 
 SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
 
@@ -44,13 +44,13 @@ def test_a_failed_refit_leaves_the_data_of_the_last_fit(problem):
 
 
 def test_ctrl_c_between_imputations_keeps_those_that_are_there(problem, monkeypatch):
-    build = _boundary.build_members
+    build = assembly.build_members
 
     def build_and_interrupt(*arguments):
         os.kill(os.getpid(), signal.SIGINT)
         return build(*arguments)
 
-    monkeypatch.setattr(_boundary, "build_members", build_and_interrupt)
+    monkeypatch.setattr(imputations, "build_members", build_and_interrupt)
     with pytest.warns(InterruptedFitWarning, match="after 1 of 3 imputations"):
         emulator = DGP(**SMALL).fit(*problem)
     assert len(emulator.ensembles_[0].weights) == 2
@@ -61,8 +61,8 @@ def test_ctrl_c_between_imputations_keeps_those_that_are_there(problem, monkeypa
 def test_an_update_draws_anew(problem, monkeypatch):
     """With an integer random_state, training must not see the seed of the fit again."""
     seeds = []
-    keys = _boundary.keys
-    monkeypatch.setattr(_boundary, "keys", lambda *a: seeds.append(a[1]) or keys(*a))
+    keys = padding.keys
+    monkeypatch.setattr(chains, "keys", lambda *a: seeds.append(a[1]) or keys(*a))
     x, y = problem
     DGP(**SMALL).fit(x, y).update([[0.5, 0.5]], [1.0]).update([[0.2, 0.7]], [1.0])
     assert len(set(seeds)) == 3
@@ -106,15 +106,15 @@ def test_predictions_far_away_are_those_of_the_prior(problem, emulator):
 def test_updates_that_add_no_new_input_draw_anew_too(problem, monkeypatch):
     """The number of distinct inputs stays; the seed must not."""
     seeds = []
-    keys = _boundary.keys
-    monkeypatch.setattr(_boundary, "keys", lambda *a: seeds.append(a[1]) or keys(*a))
+    keys = padding.keys
+    monkeypatch.setattr(chains, "keys", lambda *a: seeds.append(a[1]) or keys(*a))
     x, y = problem
     DGP(**SMALL).fit(x, y).update(x[:1], y[:1]).update(x[:1], y[:1])
     assert len(set(seeds)) == 3
 
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():
-    assert not _runtime._are_known({"xla_no_such_option": False})
+    assert not programs._are_known({"xla_no_such_option": False})
 
 
 @pytest.fixture
@@ -142,7 +142,7 @@ def test_a_refit_that_fails_in_stacking_changes_nothing(few_chains, monkeypatch)
     def fail(*arguments):
         raise RuntimeError("no votes")
 
-    monkeypatch.setattr("deepemu.stacking.stack_parts", fail)
+    monkeypatch.setattr("deepemu.posterior.stacking.stack_parts", fail)
     with pytest.raises(RuntimeError, match="no votes"):
         emulator.fit(x, 1000 * y + 5)
     np.testing.assert_array_equal(emulator.predict(x, return_std=True), before)
@@ -166,8 +166,8 @@ def test_plain_processes_predict_new_rows_of_an_update_before_they_see_them(few_
     emulator = DGP(**settings).fit(x[:10], y[:10])
     plain = emulator._parts[1].trained
     core = emulator._data.scaling.x_to_core(x[10:])
-    with _runtime.running(_runtime.Runtime()):
-        expected, _ = _boundary.predict_mixture([plain.ensemble], core)
+    with devices.running(devices.Runtime()):
+        expected, _ = prediction.predict_mixture([plain.ensemble], core)
     old = plain.held_out.moments.mean
     emulator.update(x[10:], y[10:])
     now = emulator._parts[1].trained.held_out.moments.mean
@@ -280,7 +280,7 @@ def ends_of(monkeypatch, x, y, seed=0, **settings):
         found.extend(chains)
         raise KeyError
 
-    monkeypatch.setattr(training, "_trained", keep)
+    monkeypatch.setattr(chains, "_trained", keep)
     with pytest.raises(KeyError):
         DGP(depth=2, random_state=seed, **(SMALL | settings)).fit(x, y)
     return found
@@ -312,9 +312,9 @@ def test_an_update_goes_on_without_sweeps_before(problem, monkeypatch):
     x, y = problem
     emulator = DGP(depth=2, **(SMALL | {"stacking": False})).fit(x[:-2], y[:-2])
     asked = []
-    warmed_up = training._warmed_up
+    warmed_up = _warmed_up
     monkeypatch.setattr(
-        training, "_warmed_up", lambda run, *of: asked.append(run.n_warm_up) or warmed_up(run, *of)
+        chains, "_warmed_up", lambda run, *of: asked.append(run.n_warm_up) or warmed_up(run, *of)
     )
     emulator.update(x[-2:], y[-2:])
     assert asked == [0]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import deepemu
-from deepemu import DGP, GP, ConvergenceWarning, DeepemuWarning, InputError, cli, page
+from deepemu import DGP, GP, ConvergenceWarning, DeepemuWarning, InputError
+from deepemu.cli import commands, html_report
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -34,7 +35,7 @@ def emulator(quick_programs):
 
 @pytest.fixture(scope="module")
 def contents(emulator):
-    return page.contents(emulator, "Pump", lambda *_: None)
+    return html_report.contents(emulator, "Pump", lambda *_: None)
 
 
 # --- numbers ---------------------------------------------------------------------------------
@@ -75,14 +76,14 @@ def test_left_out_runs_are_those_of_the_emulator(emulator, contents):
 @pytest.mark.parametrize(("n_inputs", "points"), [(1, 201), (2, 41**2)])
 def test_few_inputs_get_a_finer_grid(n_inputs, points):
     x = np.random.default_rng(1).random((12, n_inputs))
-    found = page.contents(GP().fit(x, x.sum(axis=1)), "it", lambda *_: None)
+    found = html_report.contents(GP().fit(x, x.sum(axis=1)), "it", lambda *_: None)
     assert len(found["grid"]["mean"][0]) == points
 
 
 def test_nothing_held_out_is_said(emulator):
     x = emulator.training_inputs[:, :1]
     fitted = DGP(**SMALL, stacking=False).fit(x, x[:, 0] ** 2)
-    assert page.contents(fitted, "it", lambda *_: None)["leftOut"] is None
+    assert html_report.contents(fitted, "it", lambda *_: None)["leftOut"] is None
 
 
 def test_warnings_are_on_the_page():
@@ -90,7 +91,7 @@ def test_warnings_are_on_the_page():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fitted = DGP(**SMALL).fit(x, np.sign(x[:, 0] - 0.5))
-    found = page.contents(fitted, "it", lambda *_: None)
+    found = html_report.contents(fitted, "it", lambda *_: None)
     assert found["troubles"] == list(fitted.summary().troubles) and found["troubles"]
     assert found["leftOut"]["heldOut"] is True
 
@@ -101,21 +102,23 @@ def test_scores_of_means_of_equal_inputs_are_called_so():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeepemuWarning)
         scored, plain = DGP(**SMALL).fit(x, y), GP().fit(x, y)
-    assert page.contents(scored, "it", lambda *_: None)["averaged"]
-    assert not page.contents(plain, "it", lambda *_: None)["averaged"]  # it has no scores
-    assert not page.contents(DGP(**SMALL).fit(x[:-1], y[:-1]), "it", lambda *_: None)["averaged"]
+    assert html_report.contents(scored, "it", lambda *_: None)["averaged"]
+    assert not html_report.contents(plain, "it", lambda *_: None)["averaged"]  # it has no scores
+    assert not html_report.contents(DGP(**SMALL).fit(x[:-1], y[:-1]), "it", lambda *_: None)[
+        "averaged"
+    ]
 
 
 def test_outputs_that_cannot_be_summed_get_a_sentence():
     x = np.linspace(0, 1, 9)[:, None]
     emulator = GP().fit(x, 1e307 * (1 + np.sin(5 * x[:, 0])))
     with pytest.raises(InputError, match="reach 1.95e.307, .*fit them in larger units"):
-        page.html(emulator, "it")
+        html_report.html(emulator, "it")
 
 
 def test_progress_counts_all_predictions(emulator):
     told = []
-    page.contents(emulator, "it", lambda *each: told.append(each))
+    html_report.contents(emulator, "it", lambda *each: told.append(each))
     total = 4 * 21 * 16 + 13**3
     assert told[-1] == (total, total)
     assert all(a < b for (a, _), (b, _) in zip(told, told[1:], strict=False))
@@ -125,7 +128,7 @@ def test_progress_counts_all_predictions(emulator):
 
 
 def test_the_page_is_one_file_without_links(emulator):
-    text = page.html(emulator, "Pump")
+    text = html_report.html(emulator, "Pump")
     assert not re.search(r"(src|href)\s*=|@import|url\(", text)
     assert "http" not in text.replace("http://www.w3.org/2000/svg", "")
     assert EVIL not in text and "@@" not in text
@@ -134,13 +137,14 @@ def test_the_page_is_one_file_without_links(emulator):
 
 
 def test_the_command_writes_it(emulator, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "use_compilation_cache", lambda: None)
+    monkeypatch.setattr(commands, "use_compilation_cache", lambda: None)
     deepemu.save(emulator, tmp_path / "pump.deepemu")
-    assert cli.main(["report", str(tmp_path / "pump.deepemu")]) == 0
+    assert commands.main(["report", str(tmp_path / "pump.deepemu")]) == 0
     assert "pump.html" in capsys.readouterr().out
     assert (tmp_path / "pump.html").read_text().startswith("<!doctype html>")
     assert (
-        cli.main(["report", str(tmp_path / "pump.deepemu"), "-o", str(tmp_path / "no" / "x")]) == 1
+        commands.main(["report", str(tmp_path / "pump.deepemu"), "-o", str(tmp_path / "no" / "x")])
+        == 1
     )
     assert "cannot be written" in capsys.readouterr().err
 
@@ -165,7 +169,7 @@ def browser():
 )
 def test_ticks_tell_values_apart(browser, tmp_path, low, high):  # fmt: skip
     x = np.column_stack([np.linspace(low, high, 9), np.linspace(0, 1, 9)])
-    page.write(
+    html_report.write(
         GP().fit(x, low + (high - low or abs(low)) * np.sin(x[:, 1])), tmp_path / "it.html", "it"
     )
     view = browser.new_page()
@@ -195,7 +199,7 @@ def test_ticks_tell_values_apart(browser, tmp_path, low, high):  # fmt: skip
 @pytest.fixture(scope="module")
 def report_file(emulator, tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "report.html"
-    page.write(emulator, path, EVIL)
+    html_report.write(emulator, path, EVIL)
     return path
 
 

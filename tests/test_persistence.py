@@ -18,19 +18,10 @@ import pandas as pd
 import pytest
 
 import deepemu
-from deepemu import (
-    DGP,
-    GP,
-    ConvergenceWarning,
-    Emulator,
-    FileError,
-    InputError,
-    Layer,
-    _runtime,
-    archive,
-    codec,
-)
-from deepemu.core.priors import Gamma, Independent
+from deepemu import DGP, GP, ConvergenceWarning, Emulator, FileError, InputError, Layer
+from deepemu.core.model.priors import Gamma, Independent
+from deepemu.files import archive, codec
+from deepemu.runtime import devices
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -141,7 +132,7 @@ def test_another_process_predicts_the_same(file, gp, data):
     np.testing.assert_allclose(predicted_by_another_process(file, data[2]), expected, rtol=1e-9)
 
 
-@pytest.mark.skipif(not _runtime.has("gpu"), reason="JAX sees no GPU here")
+@pytest.mark.skipif(not devices.has("gpu"), reason="JAX sees no GPU here")
 def test_a_file_of_a_gpu_predicts_the_same_without_one(data, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -414,7 +405,7 @@ def test_one_change_anywhere_is_refused_or_does_no_harm(tmp_path, seed):
 
 
 def test_a_machine_without_devices_is_no_damage(file, monkeypatch):
-    monkeypatch.setattr(_runtime, "has", lambda platform: False)
+    monkeypatch.setattr(devices, "has", lambda platform: False)
     with pytest.raises(InputError, match="neither a CPU nor a GPU here; add cpu to JAX_PLATFORMS"):
         deepemu.load(file)
 

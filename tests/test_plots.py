@@ -11,7 +11,19 @@ import pytest
 from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection
 
-from deepemu import DGP, GP, ConvergenceWarning, InputError, Layer, plots
+from deepemu import DGP, GP, ConvergenceWarning, InputError, Layer
+from deepemu.plots.figures import (
+    plot_fit,
+    plot_hidden,
+    plot_left_out,
+    plot_predictions,
+    plot_profile,
+    plot_slices,
+    plot_structure,
+    plot_surface,
+    plot_traces,
+    plot_weights,
+)
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -41,7 +53,7 @@ def surface(quick_programs):
 
 
 def test_the_fit_shows_mean_interval_and_runs(line):
-    ax = plots.plot_fit(line)
+    ax = plot_fit(line)
     curve, runs = ax.lines
     x = curve.get_xdata()
     mean, std = line.predict(x[:, None], return_std=True)
@@ -55,12 +67,12 @@ def test_the_fit_shows_mean_interval_and_runs(line):
 
 def test_a_fit_of_several_inputs_is_drawn_otherwise(surface):
     with pytest.raises(InputError, match="has 2 inputs.*plot_slices"):
-        plots.plot_fit(surface)
+        plot_fit(surface)
 
 
 @pytest.mark.parametrize("output", [0, 1])
 def test_slices_go_through_the_point(surface, output):
-    axes = plots.plot_slices(surface, at=[0.3, 0.6], output=output)
+    axes = plot_slices(surface, at=[0.3, 0.6], output=output)
     assert axes.shape == (1, 2)
     assert [ax.get_xlabel() for ax in axes[0]] == ["width", "depth"]
     assert axes[0, 0].get_ylabel() == ("force", "heat")[output]
@@ -72,7 +84,7 @@ def test_slices_go_through_the_point(surface, output):
 
 
 def test_the_surface_has_mean_and_standard_deviation(surface):
-    axes = plots.plot_surface(surface, inputs=(1, 0))
+    axes = plot_surface(surface, inputs=(1, 0))
     for ax, what in zip(axes.flat, ("mean", "standard deviation"), strict=True):
         assert ax.get_title(loc="left") == f"force: {what}"
         assert (ax.get_xlabel(), ax.get_ylabel()) == ("depth", "width")
@@ -81,7 +93,7 @@ def test_the_surface_has_mean_and_standard_deviation(surface):
 
 
 def test_left_out_runs_stand_against_themselves(surface):
-    ax = plots.plot_left_out(surface, output=1)
+    ax = plot_left_out(surface, output=1)
     assert ax.get_xlabel() == "heat" and ax.get_ylabel() == "heat, predicted"
     drawn = np.concatenate([bars[0].get_xydata() for bars in ax.containers])
     expected = np.column_stack([surface.training_outputs[:, 1], surface.loo()[0][:, 1]])
@@ -89,10 +101,10 @@ def test_left_out_runs_stand_against_themselves(surface):
 
 
 def test_outputs_and_inputs_have_names(surface):
-    by_name, by_number = plots.plot_left_out(surface, "heat"), plots.plot_left_out(surface, 1)
+    by_name, by_number = plot_left_out(surface, "heat"), plot_left_out(surface, 1)
     for mine, other in zip(by_name.containers, by_number.containers, strict=True):
         np.testing.assert_array_equal(mine[0].get_xydata(), other[0].get_xydata())
-    axes = plots.plot_surface(surface, inputs=("depth", "width"), output="heat")
+    axes = plot_surface(surface, inputs=("depth", "width"), output="heat")
     assert axes[0, 0].get_title(loc="left") == "heat: mean"
     assert (axes[0, 0].get_xlabel(), axes[0, 0].get_ylabel()) == ("depth", "width")
     predictions, errors, *_ = surface.plot_diagnostics("heat").axes
@@ -105,8 +117,8 @@ def test_long_names_are_not_cut(line):
     """All that is written lies inside the figure."""
     long = "thrust_specific_fuel_consumption at the design point of the engine, kg per N and s"
     emulator = copy.copy(line).name_columns([f"x: {long}"], [f"y: {long}"])
-    figures = [plots.plot_fit(emulator), plots.plot_left_out(emulator),
-               plots.plot_slices(emulator)[0, 0]]  # fmt: skip
+    figures = [plot_fit(emulator), plot_left_out(emulator),
+               plot_slices(emulator)[0, 0]]  # fmt: skip
     for ax in figures:
         ax.figure.canvas.draw()
         edge = ax.figure.bbox
@@ -119,19 +131,19 @@ def test_long_names_are_not_cut(line):
 
 def test_held_out_outputs_have_their_name():
     y, mean, std = pd.Series([1.0, 2.0, 3.0], name="thrust (N)"), [1.1, 2.0, 2.9], [0.1, 0.1, 0.1]
-    ax = plots.plot_predictions(y, mean, std)
+    ax = plot_predictions(y, mean, std)
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("thrust (N), true", "thrust (N), predicted")
-    ax = plots.plot_predictions(y, mean, std, output="drag")
+    ax = plot_predictions(y, mean, std, output="drag")
     assert ax.get_xlabel() == "drag, true"
-    ax = plots.plot_profile(y, mean, std)
+    ax = plot_profile(y, mean, std)
     assert ax.get_ylabel() == "thrust (N), normalised mean"
-    assert plots.plot_profile(y.to_numpy(), mean, std).get_xlabel() == "normalised truth"
+    assert plot_profile(y.to_numpy(), mean, std).get_xlabel() == "normalised truth"
 
 
 def test_ticks_of_close_numbers_stand_apart_and_in_full(quick_programs):
     x = np.linspace(101325.01, 101325.09, 9)[:, None]
     emulator = GP().fit(x, x[:, 0]).name_columns(["pressure"], ["pressure out"])
-    for ax in (plots.plot_fit(emulator), plots.plot_slices(emulator)[0, 0]):
+    for ax in (plot_fit(emulator), plot_slices(emulator)[0, 0]):
         ax.figure.canvas.draw()
         assert ax.xaxis.get_offset_text().get_text() == ""
         labels = [each for each in ax.get_xticklabels() if each.get_text()]
@@ -143,7 +155,7 @@ def test_ticks_of_close_numbers_stand_apart_and_in_full(quick_programs):
 
 def test_a_structure_with_long_names_is_drawn_to_size(line):
     emulator = copy.copy(line).name_columns(["p" * 70], ["q" * 70])
-    ax = plots.plot_structure(emulator)
+    ax = plot_structure(emulator)
     ax.figure.canvas.draw()
     edge = ax.figure.bbox
     for words in ax.texts:
@@ -154,21 +166,21 @@ def test_a_structure_with_long_names_is_drawn_to_size(line):
 
 def test_the_profile_is_normalised():
     y, mean, std = np.array([10.0, 20.0, 30.0]), np.array([12.0, 20.0, 28.0]), np.array([1, 4, 2])
-    ax = plots.plot_profile(y, mean, std)
+    ax = plot_profile(y, mean, std)
     (points,) = (each for each in ax.collections if isinstance(each, PathCollection))
     np.testing.assert_allclose(points.get_offsets(), [[0.0, 0.1], [1.0, 0.9], [0.5, 0.5]])
     np.testing.assert_allclose(points.get_array(), [0.25, 0.5, 1.0])
 
 
 def test_bars_are_the_votes_of_chains(surface):
-    ax = plots.plot_weights(surface)
+    ax = plot_weights(surface)
     widths = np.concatenate([[bar.get_width() for bar in row] for row in ax.containers])
     np.testing.assert_allclose(np.sort(widths), np.sort(surface.weights_), atol=1e-12)
     assert ax.get_yticklabels()[0].get_text() == "DGP, 3 layers, matern52 (4)"
 
 
 def test_traces_are_lengthscales_on_their_own_scale(surface):
-    ax = plots.plot_traces(surface, layer=0)
+    ax = plot_traces(surface, layer=0)
     *paths, _ = ax.lines
     expected = surface.trace_["lengthscale"][0]
     assert len(paths) == 4 * 2 * 2
@@ -177,26 +189,26 @@ def test_traces_are_lengthscales_on_their_own_scale(surface):
     np.testing.assert_array_equal(paths[0].get_xdata(), np.arange(1, 7))
     np.testing.assert_allclose(paths[0].get_ydata(), expected[0, :, 0, 0])
     assert ax.get_ylabel() == "lengthscales of layer 1"
-    assert plots.plot_traces(surface).get_ylabel() == "lengthscales of layer 3"
+    assert plot_traces(surface).get_ylabel() == "lengthscales of layer 3"
     with pytest.raises(InputError, match="layer is 3; it must be between 0 and 2"):
-        plots.plot_traces(surface, layer=3)
+        plot_traces(surface, layer=3)
 
 
 def test_traces_of_other_parameters(surface):
-    *paths, _ = plots.plot_traces(surface, what="scale").lines
+    *paths, _ = plot_traces(surface, what="scale").lines
     np.testing.assert_allclose(paths[0].get_ydata(), surface.trace_["scale"][2][0, :, 0])
-    ax = plots.plot_traces(surface, what="log_density")
+    ax = plot_traces(surface, what="log_density")
     *paths, _ = ax.lines
     assert len(paths) == 4 and ax.get_ylabel() == "log density" and ax.get_yscale() == "linear"
     np.testing.assert_allclose(paths[3].get_ydata(), surface.trace_["log_density"][3])
     with pytest.raises(InputError, match="what is 'weights'"):
-        plots.plot_traces(surface, what="weights")
+        plot_traces(surface, what="weights")
 
 
 def test_legends_keep_to_axes_that_are_given(surface):
     figure, panels = plt.subplots(3, 2)
-    plots.plot_traces(surface, ax=panels[0, 0])
-    plots.plot_hidden(surface, axes=panels[1:])
+    plot_traces(surface, ax=panels[0, 0])
+    plot_hidden(surface, axes=panels[1:])
     figure.canvas.draw()
     for ax in (panels[0, 0], panels[1, 1]):
         box, frame = ax.get_legend().get_window_extent(), ax.get_window_extent()
@@ -204,7 +216,7 @@ def test_legends_keep_to_axes_that_are_given(surface):
 
 
 def test_hidden_nodes_stand_over_the_inputs(surface):
-    axes = plots.plot_hidden(surface)
+    axes = plot_hidden(surface)
     assert axes.shape == (2, 2)
     assert len(axes[0, 1].get_legend().get_texts()) == len(axes[0, 1].lines)
     assert axes[1, 1].get_xlabel() == "depth" and axes[1, 0].get_ylabel() == "node 2"
@@ -220,7 +232,7 @@ def test_hidden_nodes_stand_over_the_inputs(surface):
 def test_the_structure_has_an_arrow_for_everything_that_is_read(surface):
     settings = surface.get_params() | {"stacking": False, "n_chains": 1}
     emulator = DGP(**settings).fit(surface.training_inputs, surface.training_outputs)
-    ax = plots.plot_structure(emulator.name_columns(["width", "depth"], ["force", "heat"]))
+    ax = plot_structure(emulator.name_columns(["width", "depth"], ["force", "heat"]))
     arrows = [each for each in ax.texts if each.get_text() == ""]
     assert len(arrows) == 2 * 2 + (2 + 2) * 1 + (1 + 2) * 2
     words = [each.get_text() for each in ax.texts if each.get_text()]
@@ -228,8 +240,8 @@ def test_the_structure_has_an_arrow_for_everything_that_is_read(surface):
 
 
 def test_a_plain_process_has_a_structure_but_nothing_hidden(line):
-    assert len([each for each in plots.plot_structure(line).texts if not each.get_text()]) == 1
-    for draw in (plots.plot_hidden, plots.plot_traces):
+    assert len([each for each in plot_structure(line).texts if not each.get_text()]) == 1
+    for draw in (plot_hidden, plot_traces):
         with pytest.raises(InputError, match="no deep structure"):
             draw(line)
 
@@ -237,43 +249,43 @@ def test_a_plain_process_has_a_structure_but_nothing_hidden(line):
 def test_a_dollar_in_a_name_is_a_dollar(line):
     emulator = GP().fit(line.training_inputs, line.training_outputs[:, 0])
     emulator.name_columns([r"$\frac$"], ["a$b_c$d"])
-    for draw in (plots.plot_fit, plots.plot_structure, plots.plot_left_out):
+    for draw in (plot_fit, plot_structure, plot_left_out):
         draw(emulator).figure.canvas.draw()
-    ax = plots.plot_fit(emulator)
+    ax = plot_fit(emulator)
     for words, expected in ((ax.xaxis.label, r"$\frac$"), (ax.yaxis.label, "a$b_c$d")):
         assert words.get_text() == expected and not words.get_parse_math()
 
 
 def test_axes_that_are_given_are_used(line, surface):
     figure, (one, other) = plt.subplots(1, 2)
-    assert plots.plot_fit(line, ax=one) is one
-    assert plots.plot_slices(surface, axes=[one, other])[0, 1] is other
+    assert plot_fit(line, ax=one) is one
+    assert plot_slices(surface, axes=[one, other])[0, 1] is other
     with pytest.raises(InputError, match="axes are 1; this figure needs 2"):
-        plots.plot_slices(surface, axes=[one])
+        plot_slices(surface, axes=[one])
     assert plt.get_fignums() == [figure.number]
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda e: plots.plot_slices(e, at=[1.0]), r"at has shape \(1,\); it must be 2"),
-        (lambda e: plots.plot_slices(e, at=[np.nan, 1.0]), "2 finite number"),
-        (lambda e: plots.plot_slices(e, output=2), "output is 2; it must be between 0 and 1"),
-        (lambda e: plots.plot_slices(e, output=True), "output is True"),
+        (lambda e: plot_slices(e, at=[1.0]), r"at has shape \(1,\); it must be 2"),
+        (lambda e: plot_slices(e, at=[np.nan, 1.0]), "2 finite number"),
+        (lambda e: plot_slices(e, output=2), "output is 2; it must be between 0 and 1"),
+        (lambda e: plot_slices(e, output=True), "output is True"),
         (lambda e: e.plot_diagnostics(output=True), "output is True"),
-        (lambda e: plots.plot_slices(e, output="colour"), "or one of 'force', 'heat'"),
-        (lambda e: plots.plot_slices(e, output=1.5), "output is 1.5"),
-        (lambda e: plots.plot_traces(e, 0, "log_density"), "log_density has no layer"),
-        (lambda e: plots.plot_slices(e, output=1.0), "output is 1.0"),
-        (lambda e: plots.plot_slices(e, output=np.True_), "output is .*True"),
-        (lambda e: plots.plot_slices(e, output=np.array([0, 1])), "it must be between 0 and 1"),
-        (lambda e: plots.plot_surface(e, inputs="width"), "two different inputs"),
-        (lambda e: plots.plot_surface(e, inputs=(0, 0)), "two different inputs"),
+        (lambda e: plot_slices(e, output="colour"), "or one of 'force', 'heat'"),
+        (lambda e: plot_slices(e, output=1.5), "output is 1.5"),
+        (lambda e: plot_traces(e, 0, "log_density"), "log_density has no layer"),
+        (lambda e: plot_slices(e, output=1.0), "output is 1.0"),
+        (lambda e: plot_slices(e, output=np.True_), "output is .*True"),
+        (lambda e: plot_slices(e, output=np.array([0, 1])), "it must be between 0 and 1"),
+        (lambda e: plot_surface(e, inputs="width"), "two different inputs"),
+        (lambda e: plot_surface(e, inputs=(0, 0)), "two different inputs"),
         (
-            lambda e: plots.plot_surface(e, inputs=(0, 5)),
+            lambda e: plot_surface(e, inputs=(0, 5)),
             "inputs is 5; .* or one of 'width', 'depth'",
         ),
-        (lambda e: plots.plot_surface(e, inputs=(False, True)), "inputs is False"),
+        (lambda e: plot_surface(e, inputs=(False, True)), "inputs is False"),
     ],
 )
 def test_mistakes_get_one_sentence(surface, call, message):
@@ -284,4 +296,4 @@ def test_mistakes_get_one_sentence(surface, call, message):
 def test_without_matplotlib_it_says_what_to_install(line, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(ImportError, match=r"pip install 'deepemu\[plot\]'"):
-        plots.plot_fit(line)
+        plot_fit(line)

@@ -12,8 +12,9 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from scipy import stats
 
-from deepemu import convergence, plotting
+from deepemu import convergence
 from deepemu.errors import InputError
+from deepemu.plots import diagnostics
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def bars(axes):
     ],
 )
 def test_a_panel_without_data_is_left_out_and_no_gap_stays(held_out, given, titles):
-    figure = plotting.plot_diagnostics(*held_out, **given)
+    figure = diagnostics.plot_diagnostics(*held_out, **given)
     assert [axes.get_title(loc="left").split()[0] for axes in figure.axes] == titles
     assert all(axes.get_xlabel() for axes in figure.axes)
     figure.draw_without_rendering()
@@ -70,7 +71,7 @@ def test_predictions_outside_their_intervals_stand_out(held_out):
     y, mean, std = held_out
     outside = (y < mean - 1.96 * std) | (y > mean + 1.96 * std)
     assert 5 < outside.sum() < 60
-    axes = panel(plotting.plot_diagnostics(*held_out), "Held-out")
+    axes = panel(diagnostics.plot_diagnostics(*held_out), "Held-out")
     drawn = {c.get_label(): c for c in axes.containers if isinstance(c, ErrorbarContainer)}
     assert set(drawn) == {f"inside ({(~outside).sum()})", f"outside ({outside.sum()})"}
     for chosen, word in ((~outside, "inside"), (outside, "outside")):
@@ -86,7 +87,7 @@ def test_predictions_outside_their_intervals_stand_out(held_out):
 def test_standardised_errors_are_drawn_over_the_predictions(held_out):
     y, mean, std = held_out
     errors = (y - mean) / std
-    axes = panel(plotting.plot_diagnostics(*held_out), "Standardised")
+    axes = panel(diagnostics.plot_diagnostics(*held_out), "Standardised")
     (x_in, z_in, colour_in), (x_out, z_out, colour_out) = (
         points(axes, label) for label in ("inside", "outside")
     )
@@ -102,7 +103,7 @@ def test_standardised_errors_are_drawn_over_the_predictions(held_out):
 
 def test_an_infinite_error_is_drawn_at_the_edge():
     y, mean, std = np.array([[4.0, 1.0, -2.0, 0.5], [0.0] * 4, [1.0, 0.0, 0.0, 1.0]])
-    axes = panel(plotting.plot_diagnostics(y, mean, std), "Standardised")
+    axes = panel(diagnostics.plot_diagnostics(y, mean, std), "Standardised")
     _, errors, _ = points(axes, "outside")
     np.testing.assert_allclose(errors, [4.0, 4.4, -4.4])
     assert axes.get_ylim()[0] < -4.4 < 4.4 < axes.get_ylim()[1]
@@ -110,7 +111,7 @@ def test_an_infinite_error_is_drawn_at_the_edge():
 
 def test_pit_histogram_counts_all_outputs(held_out):
     y, mean, std = held_out
-    axes = panel(plotting.plot_diagnostics(*held_out), "Probability")
+    axes = panel(diagnostics.plot_diagnostics(*held_out), "Probability")
     heights = [bar.get_height() for bar in bars(axes)]
     edges = mean[:, None] + std[:, None] * stats.norm.ppf(np.arange(1, 10) / 10)
     expected = np.bincount(np.sum(y[:, None] > edges, axis=1), minlength=10)
@@ -126,14 +127,14 @@ def test_pit_histogram_counts_all_outputs(held_out):
 
 def test_pit_of_cautious_predictions_heaps_up_in_the_middle_of_the_unit_interval(held_out):
     y, mean, std = held_out
-    axes = panel(plotting.plot_diagnostics(y, mean, 50 * std), "Probability")
+    axes = panel(diagnostics.plot_diagnostics(y, mean, 50 * std), "Probability")
     filled = [bar.get_x() + bar.get_width() / 2 for bar in bars(axes) if bar.get_height() > 0]
     np.testing.assert_allclose(filled, [0.45, 0.55])
 
 
 def test_coverage_panel(held_out):
     y, mean, std = held_out
-    axes = panel(plotting.plot_diagnostics(*held_out), "Coverage")
+    axes = panel(diagnostics.plot_diagnostics(*held_out), "Coverage")
     levels, shares, _ = points(axes, "observed")
     central = np.abs(2 * stats.norm(mean, std).cdf(y) - 1)
     np.testing.assert_allclose(shares, [np.mean(central <= level) for level in levels])
@@ -147,7 +148,7 @@ def test_coverage_panel(held_out):
 
 def test_bars_are_as_long_as_the_weights(held_out):
     weights, labels = [0.5, 0.2, 0.3], ["GP", "two layers", "three layers"]
-    figure = plotting.plot_diagnostics(*held_out, weights=weights, labels=labels)
+    figure = diagnostics.plot_diagnostics(*held_out, weights=weights, labels=labels)
     axes = panel(figure, "Weights")
     assert [bar.get_width() for bar in bars(axes)] == weights
     assert [text.get_text() for text in axes.get_yticklabels()] == labels
@@ -155,12 +156,12 @@ def test_bars_are_as_long_as_the_weights(held_out):
 
 
 def test_components_have_numbers_if_no_labels(held_out):
-    axes = panel(plotting.plot_diagnostics(*held_out, weights=[0.6, 0.4]), "Weights")
+    axes = panel(diagnostics.plot_diagnostics(*held_out, weights=[0.6, 0.4]), "Weights")
     assert [text.get_text() for text in axes.get_yticklabels()] == ["component 1", "component 2"]
 
 
 def test_each_chain_has_its_trace(held_out, trace):
-    axes = panel(plotting.plot_diagnostics(*held_out, trace=trace), "Log density")
+    axes = panel(diagnostics.plot_diagnostics(*held_out, trace=trace), "Log density")
     assert len(axes.lines) == 3
     for line, path in zip(axes.lines, trace, strict=True):
         np.testing.assert_array_equal(line.get_data(), [np.arange(1, 41), path])
@@ -174,12 +175,12 @@ def test_each_chain_has_its_trace(held_out, trace):
     [(1.234, "= 1.23"), ({"log density": 1.5, "mean": 2.0}, "= 1.50 (log density), 2.00 (mean)")],
 )
 def test_rhat_that_is_given_is_shown(held_out, trace, rhat, words):
-    axes = panel(plotting.plot_diagnostics(*held_out, trace=trace, rhat=rhat), "Log density")
+    axes = panel(diagnostics.plot_diagnostics(*held_out, trace=trace, rhat=rhat), "Log density")
     assert axes.get_title(loc="left").endswith(words)
 
 
 def test_lines_of_many_chains_can_be_told_apart(held_out):
-    figure = plotting.plot_diagnostics(*held_out, trace=np.zeros((16, 5)))
+    figure = diagnostics.plot_diagnostics(*held_out, trace=np.zeros((16, 5)))
     lines = panel(figure, "Log density").lines
     assert len({(to_hex(line.get_color()), line.get_linestyle()) for line in lines}) == 16
 
@@ -187,7 +188,7 @@ def test_lines_of_many_chains_can_be_told_apart(held_out):
 def test_the_first_iterations_do_not_set_the_scale(held_out, trace):
     trace[:, :4] -= 1e6
     trace[1, 2] = -np.inf
-    axes = panel(plotting.plot_diagnostics(*held_out, trace=trace), "Log density")
+    axes = panel(diagnostics.plot_diagnostics(*held_out, trace=trace), "Log density")
     low, high = axes.get_ylim()
     assert low < trace[:, 4:].min() < trace[:, 4:].max() < high
     assert high - low < 1.2 * np.ptp(trace[:, 4:])
@@ -197,7 +198,7 @@ def test_the_figure_can_be_saved_and_shown_and_leaves_nothing_behind(held_out, t
     from matplotlib import pyplot as plt
 
     settings, numbers = dict(matplotlib.rcParams), plt.get_fignums()
-    figure = plotting.plot_diagnostics(*held_out, weights=[1.0], trace=trace)
+    figure = diagnostics.plot_diagnostics(*held_out, weights=[1.0], trace=trace)
     figure.savefig(tmp_path / "figure.png")
     assert isinstance(figure, Figure)
     assert figure._repr_png_().startswith(b"\x89PNG")
@@ -209,7 +210,7 @@ def test_the_figure_can_be_saved_and_shown_and_leaves_nothing_behind(held_out, t
 
 def test_all_outputs_are_pooled(held_out):
     columns = [values.reshape(60, 2) for values in held_out]
-    axes = panel(plotting.plot_diagnostics(*columns), "Probability")
+    axes = panel(diagnostics.plot_diagnostics(*columns), "Probability")
     assert sum(bar.get_height() for bar in bars(axes)) == 120
 
 
@@ -226,18 +227,18 @@ def test_all_outputs_are_pooled(held_out):
 )
 def test_wrong_inputs_are_refused(held_out, given, message):
     with pytest.raises(InputError, match=message):
-        plotting.plot_diagnostics(*held_out, **given)
+        diagnostics.plot_diagnostics(*held_out, **given)
 
 
 def test_shapes_that_differ_are_refused():
     with pytest.raises(InputError, match="same shape"):
-        plotting.plot_diagnostics(np.zeros(4), np.zeros((4, 1)), np.ones(4))
+        diagnostics.plot_diagnostics(np.zeros(4), np.zeros((4, 1)), np.ones(4))
 
 
 def test_without_matplotlib_it_says_what_to_install(held_out, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'deepemu\[plot\]'"):
-        plotting.plot_diagnostics(*held_out)
+        diagnostics.plot_diagnostics(*held_out)
 
 
 HEADLESS = """

@@ -8,8 +8,10 @@ import threading
 import numpy as np
 import pytest
 
-from deepemu import DGP, InterruptedFitWarning, candidates, training
-from deepemu._progress import Progress, deferred_interrupt, wants_progress
+from deepemu import DGP, InterruptedFitWarning
+from deepemu.runtime.interrupt import deferred_interrupt
+from deepemu.runtime.progress import Progress, wants_progress
+from deepemu.training import blocks, candidates
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -25,7 +27,7 @@ def problem():
 @pytest.fixture(autouse=True)
 def growing_blocks(monkeypatch):
     """Blocks of 1, 2, 4, … iterations, whatever time they take."""
-    monkeypatch.setattr(training, "BLOCK_SECONDS", 1e9)
+    monkeypatch.setattr(blocks, "BLOCK_SECONDS", 1e9)
 
 
 @pytest.fixture
@@ -198,7 +200,7 @@ def test_the_default_is_to_show_progress_on_a_terminal(monkeypatch):
 
 def test_the_line_tells_share_and_time_left(monkeypatch):
     clock = iter([100.0, 130.0])
-    monkeypatch.setattr("deepemu._progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("deepemu.runtime.progress.time.monotonic", lambda: next(clock))
     progress = Progress("training", 8, False)
     progress.advance(6)
     assert progress.line() == "training " + "█" * 18 + "░" * 6 + "  75%  30 s, 10 s left"
@@ -206,7 +208,7 @@ def test_the_line_tells_share_and_time_left(monkeypatch):
 
 def test_a_log_gets_a_plain_line_every_ten_seconds_and_one_at_the_end(monkeypatch, capsys):
     clock = [100.0]
-    monkeypatch.setattr("deepemu._progress.time.monotonic", lambda: clock[-1])
+    monkeypatch.setattr("deepemu.runtime.progress.time.monotonic", lambda: clock[-1])
     with Progress("training", 8, True) as progress:
         for now in (104.0, 110.0, 112.0, 119.0):
             clock.append(now)
@@ -242,7 +244,7 @@ def test_the_line_ends_when_training_breaks_off(capsys, monkeypatch):
 
 def test_no_time_is_promised_before_there_is_something_to_tell_it_from(monkeypatch):
     clock = iter([100.0, 130.0, 131.0])
-    monkeypatch.setattr("deepemu._progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("deepemu.runtime.progress.time.monotonic", lambda: next(clock))
     progress = Progress("training", 100, False)
     progress.advance(2)
     assert progress.plain_line() == "training: 2% done, 30 s"

@@ -9,21 +9,13 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deepemu import (
-    DGP,
-    GP,
-    ConvergenceWarning,
-    DataWarning,
-    InputError,
-    _boundary,
-    _runtime,
-    convergence,
-    report,
-    stacking,
-)
-from deepemu.core.gaussian import Gaussian
-from deepemu.folds import HeldOut
-from deepemu.stacking import Observed, Part
+from deepemu import DGP, GP, ConvergenceWarning, DataWarning, InputError, convergence
+from deepemu.core.distributions import Gaussian
+from deepemu.ensembles import prediction
+from deepemu.posterior import stacking, summary
+from deepemu.posterior.stacking import Observed, Part
+from deepemu.runtime import devices
+from deepemu.training.folds import HeldOut
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -106,7 +98,7 @@ def test_the_mixing_of_a_deep_structure_is_reported(fitted):
 
 def test_chains_that_were_added_have_a_line_of_their_own(fitted):
     part = fitted._parts[0]
-    first, added = report._mixings([part, part])
+    first, added = summary._mixings([part, part])
     assert added.label == f"{first.label}, chains added"
     assert dataclasses.replace(added, label=first.label) == first
 
@@ -149,7 +141,7 @@ def test_without_held_out_predictions_the_report_says_so(problem):
 
 def test_decisions_stand_in_the_text(fitted):
     base = fitted.summary()
-    changed = report.Report(**{**vars(base), "decisions": ("It was decided.",)})
+    changed = summary.Report(**{**vars(base), "decisions": ("It was decided.",)})
     assert "It was decided." in str(changed).splitlines()
 
 
@@ -164,7 +156,7 @@ def report_of(y, std, chains=1):
     candidate = SimpleNamespace(label="made up", network=network)
     parts = [Part(candidate, SimpleNamespace(chains=[None] * chains, held_out=held_out))]
     observed = Observed(y, np.arange(len(y)))
-    return report.of(parts, stacking.stack_parts(parts, observed), observed)
+    return summary.of(parts, stacking.stack_parts(parts, observed), observed)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -275,10 +267,10 @@ def test_predictions_of_chains_are_compared_point_by_point(problem):
     found = fitted.prediction_convergence(at)
     ensemble, core = fitted._parts[0].trained.ensemble, fitted._to_core(at)
     members = []
-    with _runtime.running(_runtime.Runtime()):
+    with devices.running(devices.Runtime()):
         for k in range(len(ensemble.weights)):
             alone = dataclasses.replace(ensemble, weights=np.eye(len(ensemble.weights))[k])
-            members.append(_boundary.predict_mixture([alone], core)[0][:, 0])
+            members.append(prediction.predict_mixture([alone], core)[0][:, 0])
     draws = np.reshape(members, (5, 4, 3))  # chains, imputations, rows
     np.testing.assert_allclose(found["rhat"], convergence.split_rhat(draws), rtol=1e-6)
     expected = convergence.effective_sample_size(draws)

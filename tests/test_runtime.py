@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from deepemu import DGP, GP, InputError, _runtime
-from deepemu._runtime import Runtime
+from deepemu import DGP, GP, InputError
+from deepemu.runtime import cache, devices
+from deepemu.runtime.devices import Runtime
+from deepemu.runtime.programs import compiled, in_threads
 
 
 def blas_threads():
@@ -22,13 +24,13 @@ def blas_threads():
 
 
 def test_a_scope_sets_everything_and_puts_it_back():
-    before = (blas_threads(), jax.config.jax_enable_x64, _runtime.current())
-    with _runtime.running(Runtime("cpu", 3)):
+    before = (blas_threads(), jax.config.jax_enable_x64, devices.current())
+    with devices.running(Runtime("cpu", 3)):
         assert blas_threads() == {1}
         assert jax.config.jax_enable_x64
-        assert _runtime.current() == Runtime("cpu", 3)
+        assert devices.current() == Runtime("cpu", 3)
         assert jax.numpy.zeros(1).devices() == {jax.local_devices(backend="cpu")[0]}
-    assert (blas_threads(), jax.config.jax_enable_x64, _runtime.current()) == before
+    assert (blas_threads(), jax.config.jax_enable_x64, devices.current()) == before
 
 
 def test_tasks_run_in_threads_of_the_same_scope():
@@ -38,17 +40,17 @@ def test_tasks_run_in_threads_of_the_same_scope():
     def task():
         barrier.wait()  # all three are there at once
         seen.add(threading.get_ident())
-        return jax.config.jax_enable_x64, _runtime.current().platform
+        return jax.config.jax_enable_x64, devices.current().platform
 
-    with _runtime.running(Runtime("cpu", 3)):
-        results = dict(_runtime.in_threads([task] * 3))
+    with devices.running(Runtime("cpu", 3)):
+        results = dict(in_threads([task] * 3))
     assert results == dict.fromkeys(range(3), (True, "cpu"))
     assert len(seen) == 3
 
 
 def test_one_thread_runs_tasks_in_order():
-    with _runtime.running(Runtime("cpu", 1)):
-        assert list(_runtime.in_threads([lambda k=k: k for k in range(4)])) == [
+    with devices.running(Runtime("cpu", 1)):
+        assert list(in_threads([lambda k=k: k for k in range(4)])) == [
             (0, 0), (1, 1), (2, 2), (3, 3),
         ]  # fmt: skip
 
@@ -56,10 +58,10 @@ def test_one_thread_runs_tasks_in_order():
 def test_overlapping_scopes_leave_lapack_as_they_found_it():
     """The first to enter leaves first: the one that stays keeps its limit."""
     before = blas_threads()
-    first, second = (_runtime.running(Runtime("cpu", 1)) for _ in range(2))
+    first, second = (devices.running(Runtime("cpu", 1)) for _ in range(2))
     first.__enter__()
     second.__enter__()
-    with _runtime._blas().at_most(1):
+    with devices._blas().at_most(1):
         pass
     assert blas_threads() == {1}
     second.__exit__(None, None, None)
@@ -69,7 +71,7 @@ def test_overlapping_scopes_leave_lapack_as_they_found_it():
 
 
 def test_lapack_is_never_given_more_than_the_user_allows():
-    with threadpool_limits(1, user_api="blas"), _runtime.running(Runtime("cpu", 8), 8):
+    with threadpool_limits(1, user_api="blas"), devices.running(Runtime("cpu", 8), 8):
         assert blas_threads() == {1}
 
 
@@ -83,8 +85,8 @@ def test_an_error_does_not_wait_for_the_rest_of_the_queue():
         time.sleep(0.2)
         ran.append(1)
 
-    with _runtime.running(Runtime("cpu", 2)), pytest.raises(ZeroDivisionError):
-        list(_runtime.in_threads([fail, *[work] * 50]))
+    with devices.running(Runtime("cpu", 2)), pytest.raises(ZeroDivisionError):
+        list(in_threads([fail, *[work] * 50]))
     assert len(ran) < 10
 
 
@@ -92,8 +94,8 @@ def test_an_error_in_a_thread_reaches_the_caller():
     def fail():
         raise ZeroDivisionError
 
-    with _runtime.running(Runtime("cpu", 2)), pytest.raises(ZeroDivisionError):
-        list(_runtime.in_threads([fail, fail]))
+    with devices.running(Runtime("cpu", 2)), pytest.raises(ZeroDivisionError):
+        list(in_threads([fail, fail]))
 
 
 def test_threads_compile_a_program_once():
@@ -107,11 +109,11 @@ def test_threads_compile_a_program_once():
 
     jax.monitoring.register_event_duration_secs_listener(listen)
     try:
-        with _runtime.running(Runtime("cpu", 4)):
-            run = _runtime.compiled(program)
+        with devices.running(Runtime("cpu", 4)):
+            run = compiled(program)
             x = np.ones(311)
             before = sum(count)
-            dict(_runtime.in_threads([lambda: run(x)] * 8))
+            dict(in_threads([lambda: run(x)] * 8))
             assert sum(count) - before == 1
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
@@ -127,8 +129,8 @@ def test_garbage_is_not_collected_while_tracing_and_then_as_before(enabled):
 
     (gc.enable if enabled else gc.disable)()
     try:
-        with _runtime.running(Runtime()):
-            _runtime.compiled(program)(np.ones(3))
+        with devices.running(Runtime()):
+            compiled(program)(np.ones(3))
         assert seen == [False]
         assert gc.isenabled() == enabled
     finally:
@@ -140,7 +142,7 @@ def test_garbage_is_not_collected_while_tracing_and_then_as_before(enabled):
     [(8, 1, 2000, 8), (8, 4, 2000, 2), (8, 8, 2000, 1), (2, 8, 2000, 1), (8, 1, 100, 1)],
 )
 def test_lapack_gets_the_cores_that_programs_leave(threads, programs, rows, expected):
-    assert _runtime.blas_threads(Runtime("cpu", threads), programs, rows) == expected
+    assert devices.blas_threads(Runtime("cpu", threads), programs, rows) == expected
 
 
 @pytest.mark.parametrize("device", ["tpu", "GPU", None])
@@ -149,20 +151,20 @@ def test_unknown_devices_are_named(device):
         GP(device=device).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
-@pytest.mark.skipif(_runtime.has("gpu"), reason="there is a GPU")
+@pytest.mark.skipif(devices.has("gpu"), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
     with pytest.raises(InputError, match="JAX sees no GPU here; .* pass device='cpu'"):
         GP(device="gpu").fit([[0.0], [1.0]], [0.0, 1.0])
-    assert _runtime.choose("auto", 1, worth_a_gpu=True) == Runtime("cpu", 1)
+    assert devices.choose("auto", 1, worth_a_gpu=True) == Runtime("cpu", 1)
 
 
 def test_all_cores_are_used_unless_told_otherwise(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     cores = joblib.cpu_count()
     for n_jobs, threads in ((None, 1), (3, 3), (-1, cores), (-2, max(cores - 1, 1)), (-99, 1)):
-        assert _runtime.choose("cpu", n_jobs, False).threads == threads
+        assert devices.choose("cpu", n_jobs, False).threads == threads
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert _runtime.choose("cpu", -1, False).threads == 1
+    assert devices.choose("cpu", -1, False).threads == 1
 
 
 @pytest.mark.parametrize("n_jobs", [0, 2.5, "x", True])
@@ -204,7 +206,7 @@ def test_a_folder_that_cannot_keep_programs_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(InputError, match="give another folder"):
-            _runtime.use_compilation_cache(folder)
+            cache.use_compilation_cache(folder)
 
 
 def test_compiled_programs_are_kept_on_disk(tmp_path):

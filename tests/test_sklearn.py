@@ -13,7 +13,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
-from deepemu import DGP, GP, Emulator, training
+from deepemu import DGP, GP, Emulator
+from deepemu.training import plain
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -28,8 +29,8 @@ RACE = Emulator(max_depth=1)
 @pytest.fixture
 def short_checks(monkeypatch):
     """The checks ask about the interface: a few steps will do, and 30 rows in place of 200."""
-    monkeypatch.setattr(training, "GP_STARTS", (1.0,))
-    monkeypatch.setattr(training, "GP_STEPS", 3)
+    monkeypatch.setattr(plain, "GP_STARTS", (1.0,))
+    monkeypatch.setattr(plain, "GP_STEPS", 3)
     x = np.random.default_rng(0).normal(size=(30, 3))
     monkeypatch.setattr(estimator_checks, "REGRESSION_DATASET", (x, x.sum(axis=1)), raising=False)
 

@@ -8,11 +8,11 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from deepemu import stacking
-from deepemu.core.gaussian import Gaussian
-from deepemu.core.predict import Ensemble
-from deepemu.folds import HeldOut
-from deepemu.stacking import Gain, Observed, Part
+from deepemu.core.distributions import Gaussian
+from deepemu.core.ensemble import Ensemble
+from deepemu.posterior import stacking
+from deepemu.posterior.stacking import Gain, Observed, Part
+from deepemu.training.folds import HeldOut, left_out
 
 
 def textbook_em(log_density, n_steps):
@@ -328,7 +328,6 @@ def test_members_share_the_weight_of_their_chain():
 @pytest.mark.parametrize("n", [8, 9, 12])
 def test_a_chain_that_has_seen_all_rows_of_a_vote_keeps_its_weight(n, rng):
     """Few rows: a fold may lie within a group, whose vote then knows nothing of some chains."""
-    from deepemu.folds import left_out
 
     for seed in range(40):
         unseen = np.vstack([left_out(seed, n, 4, 4), np.ones((1, n), bool)])

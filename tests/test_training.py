@@ -4,24 +4,30 @@ import jax
 import numpy as np
 import pytest
 
-from deepemu import DGP, NumericalError, _runtime, imputation, training
-from deepemu.core import impute, sem
-from deepemu.core.network import LayerParams
-from deepemu.layers import Layer, build_network
+from deepemu import DGP, NumericalError
+from deepemu.core.inference import impute, sem
+from deepemu.core.model.network import LayerParams
+from deepemu.ensembles import assembly
+from deepemu.runtime import devices
+from deepemu.training import plain, start
+from deepemu.training.blocks import Blocks, has_settled
+from deepemu.training.chains import average
+from deepemu.training.layers import Layer, build_network
+from deepemu.training.plan import CHECK_EVERY, Averaged, Plan, Sampling
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
 
 @pytest.fixture(autouse=True)
 def double_precision():
-    with _runtime.float64():
+    with devices.float64():
         yield
 
 
 def latents_of(widths, x, size):
     layers = [*(Layer(width=width) for width in widths), Layer()]
     network = build_network(layers, x.shape[1], 1)
-    return [np.asarray(w) for w in training.starting_latents(network, x, size)]
+    return [np.asarray(w) for w in start.starting_latents(network, x, size)]
 
 
 def test_hidden_layers_start_as_the_inputs(rng):
@@ -56,7 +62,7 @@ def test_constant_inputs_start_at_zero():
 
 def test_params_start_at_unit_lengthscales():
     network = build_network([Layer(width=2), Layer()], 3, 1)
-    hidden, last = training.starting_params(network, [1.0, 4.0], [1e-6, 0.5])
+    hidden, last = start.starting_params(network, [1.0, 4.0], [1e-6, 0.5])
     assert hidden.log_lengthscale.shape == (2, 3)
     assert last.log_lengthscale.shape == (1, 5)
     np.testing.assert_array_equal(hidden.log_lengthscale, 0.0)
@@ -67,14 +73,12 @@ def test_params_start_at_unit_lengthscales():
 
 def test_chains_start_alike_with_the_full_circle(rng):
     network = build_network([Layer(width=2), Layer()], 2, 1)
-    params = training.starting_params(network, [1.0, 1.0], [1e-6, 1e-6])
-    latents = training.starting_latents(network, rng.random((4, 2)), 16)
+    params = start.starting_params(network, [1.0, 1.0], [1e-6, 1e-6])
+    latents = start.starting_latents(network, rng.random((4, 2)), 16)
     for bracket in (0.5, 16.0, np.inf):
-        sampling = imputation.Sampling(
-            sem.Schedule(impute.NodeWise(), 5), bracket, imputation.Averaged()
-        )
-        plan = training.Plan(sampling, 5, 0.75, 1, 1, 1, False, 0)
-        chains = training.start_chains(plan, params, latents, 3)
+        sampling = Sampling(sem.Schedule(impute.NodeWise(), 5), bracket, Averaged())
+        plan = Plan(sampling, 5, 0.75, 1, 1, 1, False, 0)
+        chains = start.start_chains(plan, params, latents, 3)
         assert len(chains) == 3
         for chain in chains:
             assert chain.imputation.latents[0].shape == (16, 2)
@@ -86,15 +90,15 @@ def test_chains_start_alike_with_the_full_circle(rng):
 
 def test_ascents_start_at_the_given_point_and_others(rng):
     network = build_network([Layer()], 3, 2)
-    (params,) = training.starting_params(network, [1.0], [1e-6])
-    starts = training._gp_starts(params, 0)
-    n_starts = 1 + len(training.GP_STARTS) + 2
+    (params,) = start.starting_params(network, [1.0], [1e-6])
+    starts = plain._gp_starts(params, 0)
+    n_starts = 1 + len(plain.GP_STARTS) + 2
     assert starts.log_lengthscale.shape == (n_starts, 2, 3)
     assert starts.log_scale.shape == starts.log_nugget.shape == (n_starts, 2)
     np.testing.assert_array_equal(starts.log_lengthscale[0], 0.0)
     lengthscales = np.exp(starts.log_lengthscale[1:])
     assert lengthscales.min() >= 0.05 - 1e-12 and lengthscales.max() <= 3 + 1e-12
-    again, other = training._gp_starts(params, 0), training._gp_starts(params, 1)
+    again, other = plain._gp_starts(params, 0), plain._gp_starts(params, 1)
     np.testing.assert_array_equal(again.log_lengthscale, starts.log_lengthscale)
     assert np.any(np.asarray(other.log_lengthscale) != np.asarray(starts.log_lengthscale))
 
@@ -102,14 +106,14 @@ def test_ascents_start_at_the_given_point_and_others(rng):
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_density_that_is_not_finite_is_an_error(bad):
     with pytest.raises(NumericalError, match="raise the nugget"):
-        imputation.require_finite(np.array([[0.0, bad]]))
-    imputation.require_finite(np.array([[0.0, -1e9]]))
+        assembly.require_finite(np.array([[0.0, bad]]))
+    assembly.require_finite(np.array([[0.0, -1e9]]))
 
 
 def test_average_is_the_mean_on_the_natural_scale(rng):
     path = rng.normal(size=(2, 7, 3))
     expected = np.log([[np.exp(path[k, :, d]).sum() / 7 for d in range(3)] for k in range(2)])
-    np.testing.assert_allclose(training.average(path), expected, rtol=1e-12)
+    np.testing.assert_allclose(average(path), expected, rtol=1e-12)
 
 
 # --- blocks and early stopping ---------------------------------------------------------------
@@ -127,7 +131,7 @@ def paths(n_chains, n_iter, rise=0.0, drift=0.0, seed=0):
 
 
 def share_settled(**of):
-    return np.mean([training.has_settled(paths(seed=seed, **of)) for seed in range(40)])
+    return np.mean([has_settled(paths(seed=seed, **of)) for seed in range(40)])
 
 
 @pytest.mark.parametrize("n_chains", [4, 5, 8, 32])
@@ -142,7 +146,7 @@ def test_equal_chains_settle_once_they_stand_still():
     for path, settled in ((np.exp(-time), True), (time, False)):
         alike = np.tile(path, (8, 1))
         params = LayerParams(alike[..., None, None], 0 * alike[..., None], alike[..., None])
-        assert training.has_settled(sem.Trace((params,), alike)) is settled
+        assert has_settled(sem.Trace((params,), alike)) is settled
 
 
 def test_one_layer_of_many_chains_stops_early(rng):
@@ -167,20 +171,20 @@ def test_paths_that_rise_or_drift_or_are_few_or_short_have_not(of):
 
 @pytest.mark.parametrize("seconds", [1e-9, 0.2, 1e3])
 def test_blocks_fill_the_iterations_whatever_they_take(seconds):
-    blocks, lengths = training.Blocks(50, False), []
+    blocks, lengths = Blocks(50, False), []
     while n_next := blocks.n_next:
         lengths.append(n_next)
         blocks.add(paths(2, n_next), seconds * n_next)
     assert sum(lengths) == blocks.n_done == 50
-    assert max(lengths) <= training.CHECK_EVERY
+    assert max(lengths) <= CHECK_EVERY
     assert blocks.trace.log_density.shape == (2, 50)
     assert (max(lengths) == 1) == (seconds > 1)
 
 
 def test_training_ends_at_the_first_check_that_finds_it_settled():
     whole = paths(8, 200, seed=3)
-    ends = [n for n in range(20, 201, 20) if training.has_settled(head(whole, n))]
-    blocks = training.Blocks(200, True)
+    ends = [n for n in range(20, 201, 20) if has_settled(head(whole, n))]
+    blocks = Blocks(200, True)
     while n_next := blocks.n_next:
         piece = jax.tree.map(
             lambda path: path[:, blocks.n_done : blocks.n_done + n_next],  # noqa: B023
@@ -202,7 +206,7 @@ def test_an_easy_problem_stops_early_and_only_if_allowed(rng):
         DGP(**settings, early_stopping=early).fit(x, x[:, 0]) for early in (True, False)
     )
     n_done = stopped.trace_["log_density"].shape[1]
-    assert n_done < 200 and n_done % training.CHECK_EVERY == 0
+    assert n_done < 200 and n_done % CHECK_EVERY == 0
     assert in_full.trace_["log_density"].shape == (8, 200)
     np.testing.assert_array_equal(
         stopped.trace_["log_density"], in_full.trace_["log_density"][:, :n_done]

@@ -5,14 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
+from deepemu.data.scaling import scaling_of, warn_if_constant
+from deepemu.data.sites import collapse_replicates, require_two_sites, without_spread
 from deepemu.errors import DataWarning, InputError
-from deepemu.validation import (
-    collapse_replicates,
-    require_two_sites,
-    scaling_of,
-    warn_if_constant,
-    without_spread,
-)
 
 
 @pytest.fixture

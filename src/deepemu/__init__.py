@@ -1,7 +1,5 @@
 """Deep and linked Gaussian-process emulators by stochastic imputation."""
 
-from deepemu._runtime import use_compilation_cache
-from deepemu.automatic import Emulator
 from deepemu.errors import (
     ConvergenceWarning,
     DataWarning,
@@ -12,9 +10,12 @@ from deepemu.errors import (
     InterruptedFitWarning,
     NumericalError,
 )
-from deepemu.estimators import DGP, GP
-from deepemu.layers import Layer
-from deepemu.persistence import load, save
+from deepemu.estimators.dgp import DGP
+from deepemu.estimators.emulator import Emulator
+from deepemu.estimators.gp import GP
+from deepemu.files.persistence import load, save
+from deepemu.runtime.cache import use_compilation_cache
+from deepemu.training.layers import Layer
 
 __version__ = "0.1.0"
 

@@ -1,6 +1,6 @@
 """``python -m deepemu`` is the command ``deepemu``."""
 
-from deepemu.cli import run
+from deepemu.cli.commands import run
 
 if __name__ == "__main__":
     run()

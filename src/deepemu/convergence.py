@@ -21,7 +21,7 @@ from scipy.fft import next_fast_len
 from scipy.special import ndtri
 from scipy.stats import rankdata
 
-from deepemu.diagnostics import components, real_array, shares
+from deepemu.data.checks import components, real_array, shares
 from deepemu.errors import InputError
 
 __all__ = [

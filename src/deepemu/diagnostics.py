@@ -4,8 +4,6 @@ Every function takes the observed outputs first and the predictive mean (and sta
 next, all of the same shape. A score is averaged over all entries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +13,7 @@ from numpy.typing import ArrayLike
 from scipy.special import logsumexp, ndtr, ndtri
 from scipy.stats import binom
 
+from deepemu.data.checks import check_level, checked, components, shares
 from deepemu.errors import InputError
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "scores",
     "standardised_errors",
 ]
-
 LEVEL = 0.95
 _INV_SQRT_PI = 1.0 / np.sqrt(np.pi)
 _INV_SQRT_2PI = 1.0 / np.sqrt(2.0 * np.pi)
@@ -71,7 +69,7 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = LEVEL
 
     ``|y_i - mu_i| <= z sigma_i,  z = Phi^{-1}((1 + level) / 2)``
     """
-    _check_level(level)
+    check_level(level)
     y, mean, std = checked(y=y, mean=mean, std=std)
     return float(np.mean(np.abs(y - mean) <= ndtri((1.0 + level) / 2.0) * std))
 
@@ -92,7 +90,7 @@ def coverage_test(n_inside: int, n: int, level: float) -> CoverageTails:
     ``upper`` that they are too wide. Outputs are taken as independent; errors of neighbouring
     points are not, so that held-out points that lie close together count for fewer.
     """
-    _check_level(level)
+    check_level(level)
     if not 0 <= n_inside <= n or n == 0:
         raise InputError(f"n_inside must lie between 0 and n > 0, got {n_inside} of {n}")
     return CoverageTails(
@@ -210,33 +208,6 @@ def scores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> dict[str, float]:
     }
 
 
-def components(means: ArrayLike, variances: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances of K predictions as float64 arrays of one shape (K, ...)."""
-    m, v = checked(means=means, variances=variances)
-    if m.ndim == 0:
-        raise InputError("means and variances must have the shape (K, ...), one row a component")
-    return m, v
-
-
-def shares(weights: ArrayLike | None, n_components: int) -> np.ndarray:
-    """Weights of the components scaled to sum to one; equal unless given."""
-    if weights is None:
-        return np.full(n_components, 1.0 / n_components)
-    (w,) = checked(weights=weights)
-    if w.shape != (n_components,):
-        raise InputError(f"weights must have the shape ({n_components},), got {w.shape}")
-    if not np.any(w):
-        raise InputError("weights are all zero")
-    return w / np.sum(w)
-
-
-def real_array(name: str, value: ArrayLike) -> np.ndarray:
-    try:
-        return np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of real numbers") from error
-
-
 def _normal_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
     """The formula of :func:`crps`, written as |e| + correction.
 
@@ -272,32 +243,3 @@ def _output_range(y: np.ndarray) -> float:
     if spread == 0.0:
         raise InputError("the outputs are all equal, so no score can be relative to their range")
     return spread
-
-
-def checked(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
-    """The arguments as float64 arrays of one shape, finite, not empty, no negative spread."""
-    checked = {name: real_array(name, value) for name, value in arrays.items()}
-    shapes = {name: array.shape for name, array in checked.items()}
-    if len(set(shapes.values())) > 1:
-        raise InputError(f"the arguments must have the same shape, got {_listed(shapes)}")
-    for name, array in checked.items():
-        _check_values(name, array)
-    return tuple(checked.values())
-
-
-def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
-    return ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-
-
-def _check_values(name: str, array: np.ndarray) -> None:
-    if array.size == 0:
-        raise InputError(f"{name} is empty")
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"{name} contains NaN or infinite values")
-    if name in ("std", "variances", "weights") and np.any(array < 0.0):
-        raise InputError(f"{name} contains negative values")
-
-
-def _check_level(level: float) -> None:
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level must lie between 0 and 1, got {level}")

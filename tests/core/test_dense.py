@@ -9,8 +9,10 @@ import oracles
 import pytest
 from oracles import Process
 
-from deepemu.core import dense, kernels, linalg
-from deepemu.core.dense import Node, Sites
+from deepemu.core import linalg
+from deepemu.core.kernels import families
+from deepemu.core.nodes import dense
+from deepemu.core.nodes.node import Node, Sites
 
 factorise = jax.jit(dense.factorise)
 predict = jax.jit(dense.predict)
@@ -45,7 +47,7 @@ def profiled_scale(node, inputs, target, sites):
 
 
 def node_of(process: Process) -> Node:
-    kernel = kernels.by_name(process.kernel)
+    kernel = families.by_name(process.kernel)
     return Node(
         kernel,
         jnp.asarray(1 / process.lengthscale),

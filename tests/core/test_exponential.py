@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from deepemu.core.exponential import exp_negative
+from deepemu.core.kernels.exponential import exp_negative
 
 
 def test_it_is_the_exponential_to_the_last_digits():

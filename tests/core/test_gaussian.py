@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 
-from deepemu.core.gaussian import Gaussian, mixture
+from deepemu.core.distributions import Gaussian, mixture
 
 
 def test_mixture_has_the_moments_of_its_samples(rng):

@@ -11,11 +11,12 @@ import pytest
 from oracles import Process
 from programs import jit
 
-from deepemu.core import impute, kernels
-from deepemu.core.impute import Brackets, Imputation, LayerWise, NodeWise
-from deepemu.core.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.priors import Independent
-from deepemu.training import starting_imputation
+from deepemu.core.inference import impute
+from deepemu.core.inference.impute import Brackets, Imputation, LayerWise, NodeWise
+from deepemu.core.kernels import families
+from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.priors import Independent
+from deepemu.training.start import starting_imputation
 
 N_ROWS, N_CHAINS, N_TRANSITIONS, N_SWEEPS = 5, 4000, 2, 4
 X = np.linspace(0, 1, N_ROWS)[:, None] ** np.array([1.0, 2.0])
@@ -51,7 +52,7 @@ def network_of(model: Model) -> Network:
         X.shape[1],
         tuple(
             LayerSpec(
-                kernels.by_name(nodes[0].kernel),
+                families.by_name(nodes[0].kernel),
                 tuple(tuple(bool(c) for c in np.isfinite(p.lengthscale)) for p in nodes),
                 Independent(), False, False, False,
             )

@@ -11,7 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import kernels, pair_forms, pairs
+from deepemu.core.kernels import families, products
+from deepemu.core.kernels.pairs import _NARROW, _NEAR, of
+from deepemu.core.nodes import pair_sums
 
 NAMES = ["squared_exponential", "matern52", "matern32"]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(24)
@@ -70,26 +72,26 @@ def relative_error(value, log_reference):
     return np.where(log_reference > LOG_SMALLEST, error, 0.0)
 
 
-correlation_matrix = jax.jit(kernels.correlation_matrix, static_argnums=0)
+correlation_matrix = jax.jit(products.correlation_matrix, static_argnums=0)
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def expectation_vector(kernel, w, mean, var, inverse):
-    delta, scaled = kernels.scaled(w, mean[None], var[None], inverse)
-    return kernels.expectation_matrix(kernel, delta, scaled)[:, 0]
+    delta, scaled = products.scaled(w, mean[None], var[None], inverse)
+    return products.expectation_matrix(kernel, delta, scaled)[:, 0]
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def pair_expectation_matrix(kernel, w, mean, var, inverse):
     """Each J_ij as the sum over pairs whose only weight is that of i and j."""
-    delta, scaled = kernels.scaled(w, mean[None], var[None], inverse)
+    delta, scaled = products.scaled(w, mean[None], var[None], inverse)
 
-    forms = pair_forms.of(kernel)
+    forms = of(kernel)
 
     def entry(weights):
-        tiles = pairs.tiled(forms[0], 0.5 * (weights + weights.T), w * inverse[None])
+        tiles = pair_sums.tiled(forms[0], 0.5 * (weights + weights.T), w * inverse[None])
         values = [
-            pairs.expected_sum(form, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
+            pair_sums.expected_sum(form, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
             for form in (forms[0], forms[-1])
         ]
         return jnp.where(forms[0].suits(scaled)[0], *values)
@@ -109,7 +111,7 @@ def pair_in_form(form, delta_i, delta_j, var):
 
 def pair_expectation(kernel, delta_i, delta_j, var):
     """Elementwise J, in the first form that suits each variance."""
-    forms = pair_forms.of(kernel)
+    forms = of(kernel)
     values = [pair_in_form(form, delta_i, delta_j, var) for form in forms]
     narrow = forms[0].suits(var[None, None])
     return jnp.where(narrow, values[0], values[-1]), forms[0].decay(delta_j - delta_i)
@@ -118,8 +120,8 @@ def pair_expectation(kernel, delta_i, delta_j, var):
 @functools.partial(jax.jit, static_argnums=(0, 1))
 def _compiled(kernel, method, *arguments):
     if method == "pair_expectation":
-        return kernels.combine(*pair_expectation(kernel, *arguments))
-    return kernels.combine(*getattr(kernel, method)(*arguments))
+        return products.combine(*pair_expectation(kernel, *arguments))
+    return products.combine(*getattr(kernel, method)(*arguments))
 
 
 def evaluate(kernel, method, *arguments):
@@ -150,7 +152,7 @@ def name(request):
 
 @pytest.fixture
 def kernel(name):
-    return kernels.by_name(name)
+    return families.by_name(name)
 
 
 def design(seed, dimensions=2):
@@ -169,7 +171,7 @@ def design(seed, dimensions=2):
     ],
 )
 def test_correlation_at_known_values(name, at_half, at_two):
-    k = k_of(kernels.by_name(name), [0.0, 0.5, -0.5, 2.0, 1e4])
+    k = k_of(families.by_name(name), [0.0, 0.5, -0.5, 2.0, 1e4])
     np.testing.assert_allclose(k, [1.0, at_half, at_half, at_two, 0.0], rtol=1e-14)
 
 
@@ -206,8 +208,8 @@ def test_pair_expectation_against_quadrature(name, kernel):
     )
     sd = np.sqrt(var)
     # Gaps in units of the standard deviation, then of the lengthscale; then fixed places.
-    pairs = [((z + s * gap / 2) * sd, z * sd + s * gap, s * gap * 5 + 10) for s in (1, -1)]
-    delta_i, delta_j = map(np.concatenate, pairs)
+    pair_sums = [((z + s * gap / 2) * sd, z * sd + s * gap, s * gap * 5 + 10) for s in (1, -1)]
+    delta_i, delta_j = map(np.concatenate, pair_sums)
     var = np.tile(var, 3)
     error = relative_error(
         j_of(kernel, delta_i, delta_j, var), log_quadrature(name, [delta_i, delta_j], var)
@@ -218,7 +220,7 @@ def test_pair_expectation_against_quadrature(name, kernel):
 def test_both_rules_for_the_moments_between_points_agree_where_they_meet(name, kernel):
     """Gaps just around the switch in `_central_moments`, with a wide input: the hardest place."""
     z = np.linspace(-8.0, 8.0, 41)
-    ratio = np.sqrt(pair_forms._NEAR / (6.0 + 2 * z**2)) * np.array([0.97, 1.03])[:, None]
+    ratio = np.sqrt(_NEAR / (6.0 + 2 * z**2)) * np.array([0.97, 1.03])[:, None]
     delta_i, delta_j = ((z + sign * ratio / 2).ravel() * 30.0 for sign in (1, -1))
     reference = log_quadrature(name, [delta_i, delta_j], 900.0)
     assert relative_error(j_of(kernel, delta_i, delta_j, 900.0), reference).max() < 2e-10
@@ -257,16 +259,16 @@ def test_products_over_dimensions(kernel):
     np.testing.assert_allclose(correlation, k, rtol=1e-13)
     expectation = expectation_vector(kernel, w, mean, var, inverse)
     np.testing.assert_allclose(expectation, i, rtol=1e-13)
-    pairs = pair_expectation_matrix(kernel, w, mean, var, inverse)
-    np.testing.assert_allclose(pairs, j, rtol=1e-13)
+    pair_sums = pair_expectation_matrix(kernel, w, mean, var, inverse)
+    np.testing.assert_allclose(pair_sums, j, rtol=1e-13)
 
 
 def test_parts_of_column_sets_combine(kernel):
     w, _, _, inverse = design(4, 5)
-    parts = jax.jit(kernels.parts, static_argnums=0)
+    parts = jax.jit(products.parts, static_argnums=0)
     first = parts(kernel, w[:, :2], w[:, :2], inverse[:2])
     second = parts(kernel, w[:, 2:], w[:, 2:], inverse[2:])
-    together = kernels.combine(first[0] * second[0], first[1] + second[1])
+    together = products.combine(first[0] * second[0], first[1] + second[1])
     whole = correlation_matrix(kernel, w, w, inverse)
     np.testing.assert_allclose(together, whole, rtol=1e-14)
 
@@ -286,7 +288,7 @@ def test_moments_agree_with_sampling():
     draws = mean + np.sqrt(var) * np.random.default_rng(7).normal(size=(100_000, 2))
     for name in NAMES:
         k = np.exp(log_k(name, (draws[:, None] - w) * inverse).sum(-1))
-        arguments = (kernels.by_name(name), w, mean, var, inverse)
+        arguments = (families.by_name(name), w, mean, var, inverse)
         tolerance = 6 * 0.5 / np.sqrt(len(draws))
         i, j = expectation_vector(*arguments), pair_expectation_matrix(*arguments)
         np.testing.assert_allclose(i, k.mean(0), atol=tolerance)
@@ -304,7 +306,7 @@ def test_extremes_are_finite_and_in_the_unit_interval(kernel):
         assert np.all((value >= 0.0) & (value <= 1.0 + 1e-14))
 
 
-@pytest.mark.parametrize("form", pair_forms.of(kernels.Matern52()))
+@pytest.mark.parametrize("form", of(families.Matern52()))
 def test_features_are_computed_per_point_not_per_pair(form):
     """What is done per pair for a Matern kernel has no transcendental function."""
     features = jax.eval_shape(form.features, jnp.ones((1, 3)), jnp.ones((1, 3)))
@@ -315,9 +317,9 @@ def test_features_are_computed_per_point_not_per_pair(form):
 def test_both_forms_of_a_matern_pair_agree_where_they_meet():
     rng = np.random.default_rng(9)
     delta_i, delta_j = rng.normal(size=(2, 2000)) * 10 ** rng.uniform(-6, 1, 2000)
-    var = jnp.full(2000, pair_forms._NARROW)
-    for kernel in (kernels.Matern52(), kernels.Matern32()):
-        narrow, wide = (pair_in_form(f, delta_i, delta_j, var) for f in pair_forms.of(kernel))
+    var = jnp.full(2000, _NARROW)
+    for kernel in (families.Matern52(), families.Matern32()):
+        narrow, wide = (pair_in_form(f, delta_i, delta_j, var) for f in of(kernel))
         np.testing.assert_allclose(narrow, wide, rtol=1e-10)
 
 
@@ -330,11 +332,11 @@ def test_kernels_are_static_arguments(name, kernel):
         return kernel.correlation(r)[0]
 
     compiled = jax.jit(value, static_argnums=0)
-    for other in (kernel, kernels.by_name(name), *map(kernels.by_name, NAMES)):
+    for other in (kernel, families.by_name(name), *map(families.by_name, NAMES)):
         compiled(other, jnp.ones(2))
     assert len(traces) == len(NAMES)
 
 
 def test_an_unknown_name_lists_the_choices():
     with pytest.raises(ValueError, match="squared_exponential, matern52, matern32"):
-        kernels.by_name("cubic")
+        families.by_name("cubic")

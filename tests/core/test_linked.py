@@ -10,10 +10,11 @@ import pytest
 from oracles import Process
 from programs import jit
 
-from deepemu.core import kernels, linked, series
-from deepemu.core.dense import Node, Sites
-from deepemu.core.gaussian import Gaussian
-from deepemu.core.linked import Inputs
+from deepemu.core.distributions import Gaussian
+from deepemu.core.kernels import families
+from deepemu.core.nodes import linked, linked_series
+from deepemu.core.nodes.linked import Inputs
+from deepemu.core.nodes.node import Node, Sites
 
 N_ROWS = 9
 
@@ -44,7 +45,7 @@ def predict_linked(node, inputs, target, at):
 
 def node_of(process: Process) -> Node:
     numbers = (1 / process.lengthscale, process.scale, process.nugget)
-    return Node(kernels.by_name(process.kernel), *map(jnp.asarray, numbers))
+    return Node(families.by_name(process.kernel), *map(jnp.asarray, numbers))
 
 
 def one_row(mean, var, known) -> Inputs:
@@ -152,7 +153,7 @@ def test_series_in_several_columns_against_quadrature(process, n_uncertain):
         assert abs(found.moments.var[0] - total) < 2e-3 * process.nugget * process.scale
         scaled = jnp.asarray(var / process.lengthscale[:n_uncertain] ** 2)[:, None, None]
         evidence = y @ np.linalg.solve(process.covariance(x), y)
-        needed = series.degrees_needed(node_of(process).kernel, scaled, 1e-4, evidence)
+        needed = linked_series.degrees_needed(node_of(process).kernel, scaled, 1e-4, evidence)
         degrees.add(int(needed.of_weights[0]))
     assert degrees == {1, 2} or (process.kernel == "matern32" and degrees == {1})
 
@@ -178,7 +179,7 @@ def test_series_where_all_of_the_response_is_in_one_place(process, response):
 
 
 def test_wide_layers_have_no_series():
-    kernel = kernels.Matern52()
+    kernel = families.Matern52()
     assert linked.ways(kernel, 11) == linked.ways(kernel, 10)[1:]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import optimize
 
-from deepemu.core.maximise import LONGEST_STEP, Objective, Slopes, Value, maximise
+from deepemu.core.inference.scoring import LONGEST_STEP, Objective, Slopes, Value, maximise
 
 MATRIX = np.array([[3.0, 1.2, -0.4], [1.2, 2.0, 0.5], [-0.4, 0.5, 1.0]])
 CENTRE = np.array([0.8, -1.5, 2.2])

@@ -9,16 +9,19 @@ import oracles
 import pytest
 from oracles import Process
 
-from deepemu.core import kernels, network
-from deepemu.core.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.priors import Independent
+from deepemu.core.kernels import families
+from deepemu.core.model import network
+from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.priors import Independent
 
 N_ROWS = 7
 
 
 def layer(kernel, reads, shared_lengthscale=False):
     reads = tuple(tuple(bool(c) for c in row) for row in reads)
-    return LayerSpec(kernels.by_name(kernel), reads, Independent(), shared_lengthscale, True, False)
+    return LayerSpec(
+        families.by_name(kernel), reads, Independent(), shared_lengthscale, True, False
+    )
 
 
 NETWORK = Network(
@@ -38,7 +41,7 @@ def numbers(rng, net):
         lengthscale = rng.uniform(0.4, 1.5, (spec.width, spec.n_columns))
         scale, nugget = rng.uniform(0.5, 2.0, spec.width), rng.uniform(0.01, 0.1, spec.width)
         params.append(LayerParams(*(jnp.log(v) for v in (lengthscale, scale, nugget))))
-        name = {kernels.by_name(k): k for k in oracles.KERNELS}[spec.kernel]
+        name = {families.by_name(k): k for k in oracles.KERNELS}[spec.kernel]
         read = np.where(spec.reads, lengthscale, np.inf)
         processes.append([Process(name, *row) for row in zip(read, scale, nugget, strict=True)])
     return tuple(params), processes

@@ -13,14 +13,18 @@ import numpy as np
 import pytest
 from programs import jit
 
-from deepemu.core import dense, impute, kernels, linalg, linked, network, predict, sem
-from deepemu.core.dense import Node, Sites
-from deepemu.core.gaussian import Gaussian
-from deepemu.core.impute import NodeWise
-from deepemu.core.linked import Inputs
-from deepemu.core.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.priors import Independent, Reference
-from deepemu.training import starting_imputation
+from deepemu.core import ensemble, linalg, predict
+from deepemu.core.distributions import Gaussian
+from deepemu.core.inference import impute, sem
+from deepemu.core.inference.impute import NodeWise
+from deepemu.core.kernels import families
+from deepemu.core.model import network
+from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.priors import Independent, Reference
+from deepemu.core.nodes import dense, linked
+from deepemu.core.nodes.linked import Inputs
+from deepemu.core.nodes.node import Node, Sites
+from deepemu.training.start import starting_imputation
 
 N_ROWS, N_PADDED = 10, 13
 ROUND_OFF = {"rtol": 1e-7, "atol": 1e-9}
@@ -88,7 +92,7 @@ def row_by_row(node, inputs, target, sites, normals):
 @pytest.mark.parametrize("kernel", ["squared_exponential", "matern52"])
 def test_a_node_does_not_see_padded_rows(rng, kernel):
     inverse = jnp.array([1.5, 0.0, 0.8])
-    node = Node(kernels.by_name(kernel), inverse, jnp.array(1.7), jnp.array(1e-6))
+    node = Node(families.by_name(kernel), inverse, jnp.array(1.7), jnp.array(1e-6))
     x, y = rng.uniform(size=(N_ROWS, 3)), rng.normal(size=N_ROWS)
     counts, squares, at = rng.integers(1, 4, N_ROWS), jnp.array(1e-5), rng.uniform(size=3)
     plain = (node, x, y, Sites(jnp.asarray(counts, float), squares))
@@ -111,7 +115,7 @@ def test_a_node_does_not_see_padded_rows(rng, kernel):
 
 def layer(kernel, width, columns, prior, free_scale):
     return LayerSpec(
-        kernels.by_name(kernel), ((True,) * columns,) * width, prior, False, free_scale, True
+        families.by_name(kernel), ((True,) * columns,) * width, prior, False, free_scale, True
     )
 
 
@@ -205,8 +209,8 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
 
 @jit
 def predicted(chain, data, at):
-    member = predict.build_member(NETWORK, chain.params, chain.imputation.latents, data)
-    whitening = predict.whitening(NETWORK, chain.params, data)
+    member = ensemble.build_member(NETWORK, chain.params, chain.imputation.latents, data)
+    whitening = ensemble.whitening(NETWORK, chain.params, data)
     entered = predict.enter(NETWORK, chain.params, member.alpha[None], whitening, data, at)
     prepared = [predict.prepare(NETWORK, method, member, data) for method in LEVELS]
     first = Gaussian(entered.means[0], entered.var)
@@ -219,10 +223,10 @@ def predicted(chain, data, at):
         predict.draw(
             jnp.array([0, 5], jnp.uint32),
             NETWORK,
-            predict.factors(NETWORK, member, data),
+            ensemble.factors(NETWORK, member, data),
             member,
             data,
             at,
         ),
-        predict.conditional_mean(NETWORK, member, data, at),
+        ensemble.conditional_mean(NETWORK, member, data, at),
     )

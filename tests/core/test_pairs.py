@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core import kernels, pair_forms, pairs
+from deepemu.core.kernels import families, pairs, products
+from deepemu.core.nodes import pair_sums
 
 
 def loop(weights, w, mean, var, inverse, factor):
@@ -25,11 +26,11 @@ def loop(weights, w, mean, var, inverse, factor):
 
 @functools.partial(jax.jit, static_argnums=0)
 def expected_sums(n_together, weights, w, mean, var, inverse, factor):
-    kernel = kernels.SquaredExponential()
-    delta, scaled = kernels.scaled(w, mean, var, inverse)
-    (form,) = pair_forms.of(kernel)
-    tiles = pairs.grouped(pairs.tiled(form, weights, w * inverse[None]), n_together)
-    return pairs.expected_sum(form, tiles, delta, scaled, factor)
+    kernel = families.SquaredExponential()
+    delta, scaled = products.scaled(w, mean, var, inverse)
+    (form,) = pairs.of(kernel)
+    tiles = pair_sums.grouped(pair_sums.tiled(form, weights, w * inverse[None]), n_together)
+    return pair_sums.expected_sum(form, tiles, delta, scaled, factor)
 
 
 @pytest.mark.parametrize("n", [1, 12, 16, 37])

@@ -10,21 +10,22 @@ import pytest
 from oracles import Process
 from programs import jit
 
-from deepemu.core import kernels, predict
-from deepemu.core.gaussian import Gaussian
-from deepemu.core.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.predict import Ensemble
-from deepemu.core.priors import Independent
+from deepemu.core import ensemble, predict
+from deepemu.core.distributions import Gaussian
+from deepemu.core.ensemble import Ensemble
+from deepemu.core.kernels import families
+from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.priors import Independent
 
 N_ROWS = 8
-build_member = jit(predict.build_member, static_argnums=0)
-conditional_mean = jit(predict.conditional_mean, static_argnums=0)
-leave_one_out = jit(predict.leave_one_out)
+build_member = jit(ensemble.build_member, static_argnums=0)
+conditional_mean = jit(ensemble.conditional_mean, static_argnums=0)
+leave_one_out = jit(ensemble.leave_one_out)
 
 
 @functools.partial(jit, static_argnums=(0, 1))
 def propagate_by(method, net, member, data, x):
-    whitening = predict.whitening(net, member.params, data)
+    whitening = ensemble.whitening(net, member.params, data)
     entered = predict.enter(net, member.params, member.alpha[None], whitening, data, x)
     prepared = predict.prepare(net, method, member, data)
     first = Gaussian(entered.means[0], entered.var)
@@ -46,7 +47,7 @@ def propagate(net, *fitted_and_at, rtol=1e-7):
 
 @functools.partial(jit, static_argnums=(1, 5))
 def draws(key, net, member, data, x, n_draws):
-    factors = predict.factors(net, member, data)
+    factors = ensemble.factors(net, member, data)
     one = lambda k: predict.draw(k, net, factors, member, data, x)  # noqa: E731
     return jax.vmap(one)(jax.random.key_data(jax.random.split(key, n_draws)))
 
@@ -57,7 +58,7 @@ def fit(layers, x, y, latents):
         x.shape[1],
         tuple(
             LayerSpec(
-                kernels.by_name(nodes[0].kernel),
+                families.by_name(nodes[0].kernel),
                 tuple(tuple(bool(c) for c in np.isfinite(p.lengthscale)) for p in nodes),
                 Independent(), False, True, False,
             )

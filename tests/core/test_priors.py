@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from deepemu.core.priors import Flat, Gamma, Geometry, Independent, InverseGamma, Reference
+from deepemu.core.model.priors import Flat, Gamma, Geometry, Independent, InverseGamma, Reference
 
 VALUES = np.array([0.02, 0.4, 1.0, 3.0, 50.0])
 MARGINALS = [

@@ -12,15 +12,16 @@ from oracles import Process
 from programs import jit
 from scipy import stats
 
-from deepemu.core import impute, kernels, sample, sem
-from deepemu.core.impute import NodeWise
-from deepemu.core.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.priors import Flat, Gamma, Independent, Reference
-from deepemu.core.sem import Chain, Effort, Schedule
-from deepemu.training import starting_imputation
+from deepemu.core.inference import hit_and_run, impute, m_step, sem
+from deepemu.core.inference.impute import NodeWise
+from deepemu.core.inference.sem import Chain, Effort, Schedule
+from deepemu.core.kernels import families
+from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.priors import Flat, Gamma, Independent, Reference
+from deepemu.training.start import starting_imputation
 
 train_block = jit(sem.train_block, static_argnames=("network", "schedule"))
-IN_TURN = sem.InTurn()
+IN_TURN = m_step.InTurn()
 WORDS = jnp.array([3, 1], jnp.uint32)
 
 
@@ -29,7 +30,7 @@ def effort(n_sweeps, n_moves):
 
 
 def schedule(block, nodes=IN_TURN):
-    return Schedule(NodeWise(), block, nodes, sem.Sample())
+    return Schedule(NodeWise(), block, nodes, m_step.Sample())
 
 
 def params_of(lengthscales, scale, nugget):
@@ -39,7 +40,9 @@ def params_of(lengthscales, scale, nugget):
 @pytest.mark.parametrize("n_observations", [2.0, 9.0])
 def test_scales_are_inverse_gamma(n_observations):
     profiled, n_draws = 0.7, 20_000
-    draw = jax.vmap(lambda key: sample.draw_log_scale(key, jnp.array(profiled), n_observations))
+    draw = jax.vmap(
+        lambda key: hit_and_run.draw_log_scale(key, jnp.array(profiled), n_observations)
+    )
     scales = np.exp(draw(jax.random.split(jax.random.key(0), n_draws)))
     expected = stats.invgamma(n_observations / 2, scale=n_observations * profiled / 2)
     assert stats.kstest(scales, expected.cdf).pvalue > 0.01
@@ -67,7 +70,7 @@ def reference_prior(inverse_lengthscale):
 
 GAMMA = Independent(Gamma(), Flat())
 first_only, both = ((True, False),), ((True, True),)
-plain = LayerSpec(kernels.by_name("matern52"), first_only, GAMMA, False, False, False)
+plain = LayerSpec(families.by_name("matern52"), first_only, GAMMA, False, False, False)
 LOGS = np.linspace(-6.9, 6.9, 241)
 
 
@@ -164,7 +167,7 @@ AT = np.linspace(0, 1, N_SITES)[:, None]
 COUNTS = np.array([1.0, 2.0, 1.0, 1.0, 3.0])
 LENGTHSCALE, NUGGET = stats.gamma(3.0, scale=1 / 4.0), stats.gamma(2.0, scale=1 / 9.0)
 proper = Independent(Gamma(3.0, 4.0), Gamma(2.0, 9.0))
-deep = LayerSpec(kernels.by_name("matern52"), ((True,),), proper, False, False, True)
+deep = LayerSpec(families.by_name("matern52"), ((True,),), proper, False, False, True)
 DEEP = Network(1, (deep, replace(deep, reads=((True, True),))))
 
 
@@ -220,13 +223,13 @@ def test_the_joint_distribution_is_invariant():
 
 def test_nodes_in_turn_and_together_are_the_same_draws(rng):
     """Layers of different kinds have no columns added, on which draws might depend."""
-    network = Network(1, (replace(deep, kernel=kernels.by_name("matern32")), DEEP.layers[1]))
+    network = Network(1, (replace(deep, kernel=families.by_name("matern32")), DEEP.layers[1]))
     params, latent, y, squares = jax.tree.map(jnp.asarray, draw_joint(rng))
     data = Data(jnp.asarray(AT), y, jnp.asarray(COUNTS), squares)
     chain = Chain(params, starting_imputation((latent,), 16.0))
     ends = [
         train_block(WORDS, network, schedule(4, nodes), effort(1, 2), chain, data, 0, 4)[0]
-        for nodes in (sem.InTurn(), sem.Together())
+        for nodes in (m_step.InTurn(), m_step.Together())
     ]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-8), *ends)
     numbers = [np.asarray(p.log_nugget) for p in ends[0].params]

@@ -11,12 +11,14 @@ from oracles import Process
 from programs import jit
 from scipy import optimize
 
-from deepemu.core import impute, kernels, sem
-from deepemu.core.impute import NodeWise
-from deepemu.core.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.priors import Flat, Gamma, Independent, InverseGamma, Reference
-from deepemu.core.sem import Chain, Effort, Schedule
-from deepemu.training import starting_imputation
+from deepemu.core.inference import impute, m_step, sem
+from deepemu.core.inference.impute import NodeWise
+from deepemu.core.inference.sem import Chain, Effort, Schedule
+from deepemu.core.kernels import families
+from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.priors import Flat, Gamma, Independent, InverseGamma, Reference
+from deepemu.core.nodes.node import Sites
+from deepemu.training.start import starting_imputation
 
 N_ROWS = 14
 BLOCK = 6
@@ -29,7 +31,7 @@ def effort(n_sweeps, n_scoring, adapt=True):
 
 def spec(kernel, reads, prior, **changes):
     reads = tuple(tuple(bool(c) for c in row) for row in reads)
-    plain = LayerSpec(kernels.by_name(kernel), reads, prior, False, True, True)
+    plain = LayerSpec(families.by_name(kernel), reads, prior, False, True, True)
     return replace(plain, **changes)
 
 
@@ -118,7 +120,7 @@ def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
     read = np.array(layer.reads[0])
     n_free = 1 if layer.shared_lengthscale else int(read.sum())
     held_scale, held_nugget = np.exp(begin.params[0].log_scale[0]), 0.05
-    name = {kernels.by_name(k): k for k in ("squared_exponential", "matern52", "matern32")}
+    name = {families.by_name(k): k for k in ("squared_exponential", "matern52", "matern32")}
 
     def process_at(theta):
         lengthscale = np.full(2, np.inf)
@@ -169,7 +171,7 @@ TWO_LAYERS = Network(
 )
 
 
-@pytest.fixture(params=[sem.Maximise(), sem.Sample()], ids=["maximise", "sample"])
+@pytest.fixture(params=[m_step.Maximise(), m_step.Sample()], ids=["maximise", "sample"])
 def train(request, x, y):
     """Train two layers with two outputs for some iterations of a block."""
     data = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1))
@@ -206,7 +208,7 @@ def test_blocks_may_be_cut_anywhere(train):
     jax.tree.map(np.testing.assert_array_equal, whole, rest)
 
 
-@pytest.mark.parametrize("train", [sem.Maximise()], indirect=True)
+@pytest.mark.parametrize("train", [m_step.Maximise()], indirect=True)
 def test_the_trace_holds_the_complete_data_log_density(train, x, y):
     chain, trace = train(effort(1, 3), 1)
     outputs = np.stack([y, x[:, 0] ** 2], axis=1)
@@ -248,9 +250,9 @@ def test_scoring_learns_the_nugget_from_replicates(rng):
     counts, squares = np.full(6, 20.0), np.array([6 * 19 * deviation**2])
     layer = spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False)
     begin = LayerParams(jnp.zeros((1, 1)), jnp.zeros(1), jnp.full(1, np.log(0.02)))
-    sites = sem.Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
-    fit = jit(functools.partial(sem.fit_layers, sem.InTurn()))
-    task = sem.LayerTask(layer, begin, x, np.sin(3 * x), sites)
+    sites = Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
+    fit = jit(functools.partial(m_step.fit_layers, m_step.InTurn()))
+    task = m_step.LayerTask(layer, begin, x, np.sin(3 * x), sites)
     ((short,), value), ((long,), best) = (fit([task], n) for n in (4, 200))
     np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)
     np.testing.assert_allclose(value, best, atol=0.1)
@@ -265,17 +267,17 @@ def test_layers_of_any_size_are_fitted_as_if_alone(shared, rng):
     )
     layers = alike([[1]]), alike([[1, 1, 1], [1, 0, 1]], free_scale=False)
     tasks = [
-        sem.LayerTask(
+        m_step.LayerTask(
             layer,
             LayerParams(*(jnp.zeros(shape) for shape in ((p, d), p)), jnp.full(p, -9.0)),
             rng.random((8, d)),
             rng.normal(size=(8, p)),
-            sem.Sites(jnp.ones((p, 8)), jnp.zeros(p)),
+            Sites(jnp.ones((p, 8)), jnp.zeros(p)),
         )
         for layer in layers
         for p, d in [(layer.width, layer.n_columns)]
     ]
-    fit = jit(functools.partial(sem.fit_layers, sem.InTurn()))
+    fit = jit(functools.partial(m_step.fit_layers, m_step.InTurn()))
     fitted, values = fit(tasks, 2)
     alone = [fit([task], 2) for task in tasks]
     close = functools.partial(np.testing.assert_allclose, rtol=1e-10)
@@ -294,5 +296,5 @@ def test_layers_of_one_kind_are_fitted_together():
         "nugget": spec("matern52", [[1, 1]], flat, free_nugget=False),
     }
     for layer in other.values():
-        assert sem.InTurn().groups([plain, layer, same]) == [[0, 2], [1]]
-    assert sem.Together().groups([plain, same]) == [[0], [1]]
+        assert m_step.InTurn().groups([plain, layer, same]) == [[0, 2], [1]]
+    assert m_step.Together().groups([plain, same]) == [[0], [1]]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.polynomial import hermite_e
 
-from deepemu.core import kernels, series
+from deepemu.core.kernels import families, products
+from deepemu.core.nodes import linked_series
 
 NAMES = ["squared_exponential", "matern52", "matern32"]
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(60)
@@ -37,7 +38,7 @@ def normal_expectation(function, kink):
 @functools.partial(jax.jit, static_argnums=0)
 def coefficients(kernel, delta, var):
     found = kernel.hermite(delta, var)
-    value = kernels.combine(jnp.broadcast_to(found.value, delta.shape), found.exponent)
+    value = products.combine(jnp.broadcast_to(found.value, delta.shape), found.exponent)
     return value, value * found.first, value * found.second, value * found.third
 
 
@@ -47,7 +48,7 @@ def test_coefficients_are_expectations_of_hermite_polynomials(name):
         a.ravel()
         for a in np.meshgrid([-4.0, -0.3, -0.01, 0.0, 1e-4, 0.2, 2.5], [1e-8, 1e-4, 0.01, 0.5])
     )
-    found = coefficients(kernels.by_name(name), delta, var)
+    found = coefficients(families.by_name(name), delta, var)
     for d, v, *got in zip(delta, var, *found, strict=True):
         for j, value in enumerate(got):
             polynomial = np.eye(4)[j] / math.sqrt(math.factorial(j))
@@ -63,7 +64,7 @@ def test_coefficients_are_expectations_of_hermite_polynomials(name):
 def test_coefficients_are_finite_at_the_extremes(name):
     distances, variances = [0.0, 1e-300, 1e-8, 1.0, -30.0, 1e3, -1e8], [0.0, 1e-300, 1e-9, 1.0, 1e6]
     delta, var = np.meshgrid(distances, variances)
-    for values in coefficients(kernels.by_name(name), delta, var):
+    for values in coefficients(families.by_name(name), delta, var):
         assert np.all(np.isfinite(values))
 
 
@@ -92,7 +93,7 @@ def left_out(name, variances, degree):
 @pytest.mark.parametrize("variances", [[1.0], [0.5, 0.5], [0.9, 0.1], [0.4, 0.35, 0.25]])
 def test_tails_bound_what_is_left_out(name, variances):
     for total in 10.0 ** np.arange(-3, 0.1, 0.5):
-        bounds = kernels.by_name(name).hermite_tails(total * jnp.array(variances))
+        bounds = families.by_name(name).hermite_tails(total * jnp.array(variances))
         for degree, bound in enumerate(bounds, 1):
             rest = left_out(name, total * np.array(variances), degree)
             assert -1e-13 < rest <= bound
@@ -102,13 +103,13 @@ def test_tails_bound_what_is_left_out(name, variances):
 
 def test_terms_are_those_of_the_product(rng):
     """All of degree up to three, in three columns, against products of one-dimensional ones."""
-    kernel, (n_columns, n, m) = kernels.Matern52(), (3, 5, 4)
+    kernel, (n_columns, n, m) = families.Matern52(), (3, 5, 4)
     delta, var = rng.normal(size=(n_columns, n, m)), rng.uniform(0, 1e-2, (n_columns, 1, m))
     factor = rng.random((n, m))
-    parts = series.terms(kernel, jnp.asarray(delta), jnp.asarray(var), jnp.asarray(factor))
+    parts = linked_series.terms(kernel, jnp.asarray(delta), jnp.asarray(var), jnp.asarray(factor))
     one = [coefficients(kernel, delta[d], np.broadcast_to(var[d], (n, m))) for d in range(3)]
     order = lambda arrays: sorted(np.asarray(a).ravel().tolist() for a in arrays)  # noqa: E731
-    for degree, places in enumerate(series.factor_places(n_columns)):
+    for degree, places in enumerate(linked_series.factor_places(n_columns)):
         found = [parts.common * math.prod(parts.factors[i] for i in place) for place in places]
         expected = [
             factor * math.prod(one[d][j] for d, j in enumerate(beta))
@@ -121,5 +122,5 @@ def test_terms_are_those_of_the_product(rng):
 
 @pytest.mark.parametrize("n_columns", [1, 2, 10])
 def test_there_is_a_term_for_every_multi_index(n_columns):
-    for degree, places in enumerate(series.factor_places(n_columns)):
+    for degree, places in enumerate(linked_series.factor_places(n_columns)):
         assert len(set(places)) == math.comb(n_columns + degree - 1, degree)

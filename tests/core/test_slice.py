@@ -9,14 +9,14 @@ import oracles
 import pytest
 from scipy import special
 
-from deepemu.core import slice as slice_
+from deepemu.core.inference import slice_step
 
 FULL_CIRCLE = 2 * np.pi
 
 
 def test_ellipse_passes_through_position_and_direction(rng):
     position, direction = rng.normal(size=(2, 5))
-    at = functools.partial(slice_.on_ellipse, jnp.asarray(position), jnp.asarray(direction))
+    at = functools.partial(slice_step.on_ellipse, jnp.asarray(position), jnp.asarray(direction))
     np.testing.assert_array_equal(at(0.0), position)
     np.testing.assert_allclose(at(np.pi / 2), direction, rtol=1e-14)
     np.testing.assert_allclose(at(np.pi), -position, rtol=1e-14)
@@ -24,7 +24,7 @@ def test_ellipse_passes_through_position_and_direction(rng):
 
 
 def uniforms(key):
-    return jax.random.uniform(key, slice_.N_UNIFORMS)
+    return jax.random.uniform(key, slice_step.N_UNIFORMS)
 
 
 @functools.partial(jax.jit, static_argnames=("log_likelihood", "n_steps"))
@@ -35,7 +35,7 @@ def run(key, start, root, log_likelihood, n_steps, bracket):
         position, current = carry
         key_direction, key_step = jax.random.split(key)
         direction = root @ jax.random.normal(key_direction, start.shape)
-        new, value, info = slice_.step(
+        new, value, info = slice_step.step(
             uniforms(key_step), position, direction, log_likelihood, current, bracket
         )
         return (new, value), (new, value, direction, info)
@@ -125,7 +125,7 @@ def test_a_non_finite_likelihood_is_never_accepted(bad):
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_it_stays_put_exactly_where_nothing_is_acceptable(rng, bad):
     position = jnp.asarray(rng.normal(size=6))
-    new, value, info = slice_.step(
+    new, value, info = slice_step.step(
         uniforms(jax.random.key(4)),
         position,
         jnp.asarray(rng.normal(size=6)),
@@ -136,7 +136,7 @@ def test_it_stays_put_exactly_where_nothing_is_acceptable(rng, bad):
     np.testing.assert_array_equal(new, position)
     assert value == -3.25
     assert info.angle == 0.0
-    assert info.evaluations == slice_.MAX_EVALUATIONS
+    assert info.evaluations == slice_step.MAX_EVALUATIONS
 
 
 # --- along a line ----------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def log_gamma_density(x):
 
 def test_a_line_passes_through_position_along_direction(rng):
     position, direction = jnp.asarray(rng.normal(size=(2, 5)))
-    at = functools.partial(slice_.on_line, position, direction)
+    at = functools.partial(slice_step.on_line, position, direction)
     np.testing.assert_array_equal(at(0.0), position)
     np.testing.assert_allclose(at(-0.4), position - 0.4 * direction, rtol=1e-14)
 
@@ -166,9 +166,9 @@ def test_a_density_is_left_invariant_along_a_line(bracket, rng):
             key_direction, key_step = jax.random.split(key)
             direction = jax.random.normal(key_direction, position.shape)
             current = log_gamma_density(position)
-            return slice_.step(
+            return slice_step.step(
                 uniforms(key_step), position, direction, log_gamma_density, current, bracket,
-                slice_.on_line,
+                slice_step.on_line,
             )[0], None  # fmt: skip
 
         return jax.lax.scan(move, start, jax.random.split(key, n_moves))[0]

@@ -1,0 +1,1 @@
+"""Imputation of hidden layers and estimation of parameters."""

@@ -1,0 +1,136 @@
+"""The free parameters of a node, and how well it fits at each value of them."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from deepemu._types import Array, record
+from deepemu.core.kernels.families import Kernel
+from deepemu.core.model.network import LayerParams, LayerSpec
+from deepemu.core.model.priors import Geometry, Prior
+from deepemu.core.nodes import dense
+from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites
+
+# Logarithms of 1e-3 … 1e3 and 1e-7 … 1e2. A smaller nugget is lost in the round-off of the linked
+# variance, which sums terms of the size of R⁻¹.
+LENGTHSCALE_BOUNDS = (-6.9, 6.9)
+NUGGET_BOUNDS = (-16.1, 4.6)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What nodes have in common that the same piece of a program fits."""
+
+    kernel: Kernel
+    prior: Prior
+    shared_lengthscale: bool
+    free_nugget: bool
+
+    @classmethod
+    def of(cls, spec: LayerSpec) -> "Kind":
+        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget)
+
+
+@record
+class NodeTask:
+    """A node to be fitted, or several, stacked; ``layer`` is the place of its inputs, ``number``
+    its own in the network."""
+
+    reads: Array
+    free_scale: Array
+    params: LayerParams
+    target: Array
+    sites: Sites
+    shape: Geometry
+    layer: Array
+    number: Array
+
+
+@dataclass(frozen=True)
+class FreeNode:
+    """A node as a function of its free parameters: logarithms of lengthscales (or of the one that
+    all columns share), followed by that of the nugget if it is free."""
+
+    kind: Kind
+    task: NodeTask
+    inputs: Array
+
+    @property
+    def n_lengthscales(self) -> int:
+        return 1 if self.kind.shared_lengthscale else self.inputs.shape[1]
+
+    @property
+    def start(self) -> Array:
+        params = self.task.params
+        return self._with_nugget(params.log_lengthscale[: self.n_lengthscales], params.log_nugget)
+
+    @property
+    def bounds(self) -> tuple[Array, Array]:
+        lengthscales = self.task.params.log_lengthscale[: self.n_lengthscales]
+        lower, upper = (
+            self._with_nugget(jnp.full_like(lengthscales, lengthscale), nugget)
+            for lengthscale, nugget in zip(LENGTHSCALE_BOUNDS, NUGGET_BOUNDS, strict=True)
+        )
+        return lower, upper
+
+    @property
+    def movable(self) -> Array:
+        """Which parameters matter: not the lengthscale of a column that the node does not read."""
+        lengthscales = jnp.ones(1, bool) if self.kind.shared_lengthscale else self.task.reads
+        return self._with_nugget(lengthscales, True)
+
+    def _with_nugget(self, lengthscales: Array, nugget: Array | float) -> Array:
+        return jnp.append(lengthscales, nugget) if self.kind.free_nugget else lengthscales
+
+    def unpack(self, free: Array) -> tuple[Array, Array]:
+        """log γ of all columns and log η."""
+        params, n = self.task.params, self.n_lengthscales
+        log_lengthscale = jnp.broadcast_to(free[:n], params.log_lengthscale.shape)
+        return log_lengthscale, free[n] if self.kind.free_nugget else params.log_nugget
+
+    def params_at(self, free: Array, log_scale: Array) -> LayerParams:
+        log_lengthscale, log_nugget = self.unpack(free)
+        return LayerParams(log_lengthscale, log_scale, log_nugget)
+
+    def _node_at(self, free: Array) -> Node:
+        log_lengthscale, log_nugget = self.unpack(free)
+        inverse = jnp.where(self.task.reads, jnp.exp(-log_lengthscale), 0.0)
+        log_scale = self.task.params.log_scale
+        return Node(self.kind.kernel, inverse, jnp.exp(log_scale), jnp.exp(log_nugget))
+
+    def log_scale(self, fit: Fit) -> Array:
+        """That of the fit, or the one that is held."""
+        return jnp.where(self.task.free_scale, jnp.log(fit.scale), self.task.params.log_scale)
+
+    def fit(self, free: Array) -> Fit:
+        return dense.fit(self._node_at(free), *self._given)
+
+    @property
+    def _given(self) -> tuple[Array, Array, Sites, Array]:
+        return self.inputs, self.task.target, self.task.sites, self.task.free_scale
+
+    def log_prior(self, free: Array) -> Array:
+        return self.kind.prior.log_density(*self.unpack(free), self.task.shape)
+
+    def log_jacobian(self, free: Array) -> Array:
+        """What turns the prior into a density of the free parameters, up to a constant."""
+        return self.kind.prior.log_jacobian(*self.unpack(free), self.task.shape)
+
+    def derivatives(self, free: Array) -> Derivatives:
+        """The fit, with the derivatives of log density + log prior in the free parameters."""
+        of = dense.derivatives(self._node_at(free), *self._given)
+        curvature = self.kind.prior.curvature(*self.unpack(free), self.task.shape)
+        information = self._of_free(of.information + jnp.diag(jnp.append(*curvature)))
+        gradient = self._of_free(of.gradient) + jax.grad(self.log_prior)(free)
+        return Derivatives(of.fit, gradient, self._of_free(information.T))
+
+    def _of_free(self, slopes: Array) -> Array:
+        """Derivatives along the first axis in the free parameters, given those in (log γ, log η).
+
+        Those in lengthscales that are one parameter add up; that in a held nugget is dropped.
+        """
+        columns, nugget = slopes[:-1], slopes[-1:]
+        shared = self.kind.shared_lengthscale
+        free = jnp.sum(columns, axis=0, keepdims=True) if shared else columns
+        return jnp.concatenate([free, nugget]) if self.kind.free_nugget else free

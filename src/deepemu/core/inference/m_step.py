@@ -1,0 +1,231 @@
+"""The M-step: all nodes of a network, maximised or sampled one by one or in batches."""
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+from deepemu._types import Array, record
+from deepemu.core.inference import hit_and_run
+from deepemu.core.inference.free_node import FreeNode, Kind, NodeTask
+from deepemu.core.inference.scoring import Objective, Slopes, Value, maximise
+from deepemu.core.model.network import (
+    Data,
+    Latents,
+    LayerParams,
+    LayerSpec,
+    Network,
+    geometry,
+    layer_inputs,
+    layer_sites,
+    layer_targets,
+)
+from deepemu.core.nodes.node import Fit, Sites
+
+T = TypeVar("T")
+BEHIND_ALL_SWEEPS = 2**31 - 1  # a number that keys of an iteration's sweeps do not have
+
+
+@dataclass(frozen=True)
+class InTurn:
+    """Nodes one after the other, those of all layers by one piece of a program: right for a CPU,
+    and a fraction of the time to compile."""
+
+    def map(self, function: Callable[..., T], *nodes: Any) -> T:
+        return jax.lax.map(lambda node: function(*node), nodes)
+
+    def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
+        """The places of layers of the same kind, kind by kind."""
+        alike: dict[Kind, list[int]] = {}
+        for place, spec in enumerate(layers):
+            alike.setdefault(Kind.of(spec), []).append(place)
+        return list(alike.values())
+
+
+@dataclass(frozen=True)
+class Together:
+    """All nodes of a layer in batches: right for a GPU."""
+
+    def map(self, function: Callable[..., T], *nodes: Any) -> T:
+        return jax.vmap(function)(*nodes)
+
+    def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
+        """Each layer by itself, so that memory holds the matrices of one."""
+        return [[place] for place in range(len(layers))]
+
+
+Nodes = InTurn | Together
+Update = Callable[[FreeNode], tuple[LayerParams, Array]]
+"""New parameters of a node, and its log posterior density there."""
+
+
+@dataclass(frozen=True)
+class Maximise:
+    """The M-step of stochastic EM: scoring steps towards the best parameters."""
+
+    def update(self, key: Array, n_steps: Array | int) -> Update:
+        return functools.partial(maximised, n_steps=n_steps, tolerance=0.0)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Moves of the parameters that leave their posterior invariant: a Gibbs sampler."""
+
+    def update(self, key: Array, n_steps: Array | int) -> Update:
+        key_nodes = jax.random.fold_in(key, BEHIND_ALL_SWEEPS)
+
+        def update(node: FreeNode) -> tuple[LayerParams, Array]:
+            return _sampled(jax.random.fold_in(key_nodes, node.task.number), node, n_steps)
+
+        return update
+
+
+MStep = Maximise | Sample
+
+
+@record
+class LayerTask:
+    """A layer to be fitted: where its parameters are now, inputs (n, D), targets (n, P), sites, and
+    the number of its first node in the network."""
+
+    spec: LayerSpec = field(metadata={"static": True})
+    params: LayerParams
+    inputs: Array
+    targets: Array
+    sites: Sites
+    first_node: int = field(default=0, metadata={"static": True})
+
+
+def layer_task(
+    network: Network, layer: int, params: LayerParams, latents: Latents, data: Data
+) -> LayerTask:
+    return LayerTask(
+        network.layers[layer],
+        params,
+        layer_inputs(network, layer, data.x, latents),
+        layer_targets(network, layer, data, latents),
+        layer_sites(network, layer, data),
+        sum(spec.width for spec in network.layers[:layer]),
+    )
+
+
+def fit_layers(
+    nodes: Nodes,
+    layers: Sequence[LayerTask],
+    n_steps: Array | int,
+    tolerance: Array | float = 0.0,
+) -> tuple[list[LayerParams], Array]:
+    """Maximise log density + log prior of each node of layers of one kind.
+
+    Returns the objectives of all nodes as well.
+    """
+    update = functools.partial(maximised, n_steps=n_steps, tolerance=tolerance)
+    return update_layers(nodes, layers, update)
+
+
+def update_layers(
+    nodes: Nodes, layers: Sequence[LayerTask], update: Update
+) -> tuple[list[LayerParams], Array]:
+    """New parameters of each node of layers of one kind, and what the update says of all nodes.
+
+    Narrow layers get columns that nobody reads.
+    """
+    n_columns = max(task.spec.n_columns for task in layers)
+    kind = Kind.of(layers[0].spec)
+    inputs = jnp.stack([_widened(task.inputs, n_columns) for task in layers])
+    tasks = [_node_tasks(task, place, n_columns) for place, task in enumerate(layers)]
+    stacked = jax.tree.map(lambda *parts: jnp.concatenate(parts), *tasks)
+
+    def of_node(node: NodeTask) -> tuple[LayerParams, Array]:
+        return update(FreeNode(kind, node, inputs[node.layer]))
+
+    fitted, values = nodes.map(of_node, stacked)
+    ends = list(itertools.accumulate(task.spec.width for task in layers))
+    return [
+        _rows_of_layer(fitted, end - task.spec.width, task.spec)
+        for task, end in zip(layers, ends, strict=True)
+    ], values
+
+
+def _node_tasks(task: LayerTask, place: int, n_columns: int) -> NodeTask:
+    """All nodes of a layer, with columns that nobody reads up to ``n_columns``."""
+    spec, width = task.spec, task.spec.width
+    shape = geometry(spec, task.inputs, task.sites.used[0])
+    widened = functools.partial(_widened, n_columns=n_columns)
+    return NodeTask(
+        widened(jnp.asarray(spec.reads)),
+        jnp.full(width, spec.free_scale),
+        dataclasses.replace(task.params, log_lengthscale=widened(task.params.log_lengthscale)),
+        task.targets.T,
+        task.sites,
+        dataclasses.replace(shape, span=widened(shape.span), weight=widened(shape.weight)),
+        jnp.full(width, place),
+        task.first_node + jnp.arange(width),
+    )
+
+
+def _widened(values: Array, n_columns: int) -> Array:
+    """Columns of zeros appended up to ``n_columns``."""
+    return jnp.pad(values, ((0, 0), (0, n_columns - values.shape[1])))
+
+
+def _rows_of_layer(params: LayerParams, first: int, spec: LayerSpec) -> LayerParams:
+    rows = jax.tree.map(lambda of: of[first : first + spec.width], params)
+    return dataclasses.replace(rows, log_lengthscale=rows.log_lengthscale[:, : spec.n_columns])
+
+
+def maximised(
+    node: FreeNode, n_steps: Array | int, tolerance: Array | float
+) -> tuple[LayerParams, Array]:
+    """Maximise log density + log prior of one node."""
+
+    def at(free: Array, fit: Fit) -> Value:
+        return Value(fit.value + node.log_prior(free), node.log_scale(fit))
+
+    def value(free: Array) -> Value:
+        return at(free, node.fit(free))
+
+    def slopes(free: Array) -> Slopes:
+        of = node.derivatives(free)
+        return Slopes(at(free, of.fit), of.gradient, of.information)
+
+    unevaluated = node.task.params.log_scale
+    objective = Objective(value, slopes)
+    best = maximise(objective, node.start, *node.bounds, n_steps, unevaluated, tolerance)
+    return node.params_at(best.point, best.at.extra), best.at.value
+
+
+def _sampled(key: Array, node: FreeNode, n_moves: Array | int) -> tuple[LayerParams, Array]:
+    """Move the free parameters of one node given its data, then draw its scale given them.
+
+    The target is log p(w | γ, η) + log prior, as a density of the logarithms, zero outside of the
+    bounds. A free scale is integrated out under p(σ²) ∝ 1/σ²: with Q = wᵀR⁻¹w + S/η = N σ̂²,
+
+    ∫ p(w | γ, η, σ²) dσ²/σ² ∝ |R|^(−½) η^(−(N−n)/2) ∫ σ^(−N−2) exp(−Q/(2σ²)) dσ²
+                             = |R|^(−½) η^(−(N−n)/2) Γ(N/2) (Q/2)^(−N/2),
+
+    which is the density at its maximum, |R|^(−½) η^(−(N−n)/2) (Q/N)^(−N/2) exp(−N/2), but for a
+    factor that depends on N alone: `dense.fit` serves. The draw of σ² given the others then makes
+    one draw of all parameters. Without moves there is none.
+    """
+    key_moves, key_scale = jax.random.split(key)
+    lower, upper = node.bounds
+
+    def log_density(free: Array) -> Array:
+        inside = jnp.all((free >= lower) & (free <= upper))
+        value = node.fit(free).value + node.log_prior(free) + node.log_jacobian(free)
+        return jnp.where(inside, value, -jnp.inf)
+
+    point, value = hit_and_run.hit_and_run(
+        key_moves, log_density, node.start, node.movable, n_moves
+    )
+    drawn = hit_and_run.draw_log_scale(
+        key_scale, node.fit(point).scale, node.task.sites.n_observations
+    )
+    draws = node.task.free_scale & (jnp.asarray(n_moves) > 0)
+    return node.params_at(point, jnp.where(draws, drawn, node.task.params.log_scale)), value

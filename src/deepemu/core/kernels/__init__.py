@@ -1,0 +1,1 @@
+"""Kernels: one-dimensional functions, products over columns, expectations of pairs."""

@@ -1,0 +1,1 @@
+"""The structure of a deep Gaussian process, and the priors of its parameters."""

@@ -1,0 +1,1 @@
+"""Gaussian-process nodes: density, draws, prediction at known and uncertain inputs."""

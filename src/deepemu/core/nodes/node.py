@@ -1,0 +1,58 @@
+"""A Gaussian-process node and the sites that it is observed at."""
+
+from dataclasses import field
+
+import jax.numpy as jnp
+
+from deepemu._types import Array, record
+from deepemu.core.kernels.families import Kernel
+
+
+@record
+class Node:
+    """The numbers of one node: γ⁻¹ per column (zero: not read), σ² and η."""
+
+    kernel: Kernel = field(metadata={"static": True})
+    inverse_lengthscale: Array
+    scale: Array
+    nugget: Array
+
+
+@record
+class Sites:
+    """How the rows were observed: replicates per row, and their sum of squares about site means.
+
+    One observation per row and no squares for latent variables and for data without replicates.
+    """
+
+    counts: Array
+    squares: Array
+
+    @property
+    def used(self) -> Array:
+        return self.counts > 0
+
+    @property
+    def n_sites(self) -> Array:
+        return jnp.sum(self.used)
+
+    @property
+    def n_observations(self) -> Array:
+        return jnp.sum(self.counts)
+
+
+@record
+class Fit:
+    """Log density of a node given its data, and the scale it holds for: the node's or σ̂²."""
+
+    value: Array
+    scale: Array
+
+
+@record
+class Derivatives:
+    """A fit with gradient and average information in (log γ, log η)."""
+
+    fit: Fit
+    gradient: Array
+    information: Array

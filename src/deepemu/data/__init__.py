@@ -1,0 +1,1 @@
+"""What users pass: checks, scaling, sites, names."""

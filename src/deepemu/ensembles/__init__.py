@@ -1,0 +1,1 @@
+"""Imputed networks on the host: assembled, and asked for moments and draws."""

@@ -1,0 +1,1 @@
+"""Emulators in files."""

@@ -1,0 +1,225 @@
+"""Figures of how well an emulator predicts and whether its chains agree.
+
+Matplotlib is imported when a figure is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import binom
+
+from deepemu.convergence import split_rhat
+from deepemu.data.checks import checked, real_array
+from deepemu.diagnostics import coverage, pit, standardised_errors
+from deepemu.errors import InputError
+from deepemu.plots.style import (
+    BAND,
+    BLUE,
+    GREY,
+    LEVELS,
+    OF_CHAINS,
+    VERMILION,
+    Z_95,
+    _size_of_rows,
+    draw_predictions,
+    name,
+    named,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = ["plot_diagnostics"]
+N_BINS = 10
+Panel = Callable[["Axes"], None]
+
+
+def plot_diagnostics(
+    y: ArrayLike,
+    mean: ArrayLike,
+    std: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    labels: Sequence[str] | None = None,
+    rhat: Mapping[str, float] | float | None = None,
+    trace: ArrayLike | None = None,
+    traced: str = "each chain",
+    predictions: str = "Held-out",
+    output: str | None = None,
+) -> Figure:
+    """Held-out outputs against their predictions, and the chains behind them, in one figure.
+
+    Four panels need ``y``, ``mean`` and ``std`` only: predictions with 95 % intervals (the title
+    says which ``predictions`` they are, the axes name the ``output``), standardised errors, their
+    probability integral transform, and coverage. All entries are pooled, so outputs of different
+    units are better drawn one at a time. A fifth shows ``weights``, one for each of the components
+    named by ``labels``; a sixth the ``trace`` of the log density, (chains, iterations), whose title
+    says what is ``traced`` and gives ``rhat`` (a number, or several by name; unless given, the
+    split R-hat of the second half of the trace). Its vertical axis leaves out what only the first
+    tenth of the iterations reach.
+    Grey bands hold 95 % of what right predictions would give, if the outputs were independent.
+
+    The figure belongs to the caller alone: pyplot does not know it, so nothing need be closed
+    and ``plt.show()`` does not show it. A notebook shows it as the value of a cell;
+    ``figure.savefig("diagnostics.png")`` needs no display.
+    """
+    y, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
+    panels: list[Panel] = [
+        functools.partial(draw, y=y, mean=mean, std=std)
+        for draw in (
+            functools.partial(draw_predictions, what=predictions, output=output),
+            functools.partial(_draw_errors, output=output),
+            _draw_pit,
+            _draw_coverage,
+        )
+    ]
+    return _figure_of(panels + _weights_panel(weights, labels) + _trace_panel(trace, rhat, traced))
+
+
+def _weights_panel(weights: ArrayLike | None, labels: Sequence[str] | None) -> list[Panel]:
+    """The panel of the weights, if there are any."""
+    if weights is None:
+        if labels is not None:
+            raise InputError("labels name the weights: give weights too")
+        return []
+    (w,) = checked(weights=weights)
+    names = [f"component {k}" for k in range(1, w.size + 1)] if labels is None else list(labels)
+    if w.ndim != 1 or len(names) != w.size:
+        raise InputError(f"weights of shape {w.shape} do not go with {len(names)} labels")
+    return [functools.partial(_draw_weights, weights=w, labels=names)]
+
+
+def _trace_panel(
+    trace: ArrayLike | None, rhat: Mapping[str, float] | float | None, traced: str
+) -> list[Panel]:
+    """The panel of the traces, if there are any."""
+    if trace is None:
+        if rhat is not None:
+            raise InputError("rhat stands in the title of the traces: give trace too")
+        return []
+    paths = real_array("trace", trace)
+    if paths.ndim != 2 or paths.size == 0:
+        raise InputError(f"trace must have the shape (chains, iterations), got {paths.shape}")
+    agreement = _rhat_in_words(_late_rhat(paths) if rhat is None else rhat)
+    title = f"Log density of {traced}" + (f"\n{agreement}" if agreement else "")
+    return [functools.partial(_draw_trace, trace=paths, title=title)]
+
+
+def _late_rhat(trace: np.ndarray) -> dict[str, float]:
+    """R-hat after the chains' way from where they started, which would hide how they differ."""
+    return {"second half": float(split_rhat(trace[:, trace.shape[1] // 2 :]))}  # NaN: too short
+
+
+def _rhat_in_words(rhat: Mapping[str, float] | float) -> str:
+    if not isinstance(rhat, Mapping):
+        return rf"split $\hat{{R}}$ = {rhat:.2f}"
+    known = {name: value for name, value in rhat.items() if not np.isnan(value)}
+    if not known:
+        return ""
+    values = ", ".join(f"{value:.2f} ({name})" for name, value in known.items())
+    return rf"split $\hat{{R}}$ = {values}"
+
+
+def _draw_errors(
+    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, output: str | None = None
+) -> None:
+    """Errors that are infinite, of predictions without spread, are drawn at the largest other."""
+    errors = standardised_errors(y, mean, std)
+    edge = 1.1 * np.max(np.abs(errors[np.isfinite(errors)]), initial=3.0)
+    shown = np.clip(errors, -edge, edge)
+    outside = np.abs(errors) > Z_95
+    axes.axhspan(-Z_95, Z_95, color=BAND, linewidth=0, zorder=0)
+    axes.axhline(0.0, color=GREY, linewidth=1, zorder=1)
+    axes.plot(mean[~outside], shown[~outside], "o", color=BLUE, markersize=4, label="inside")
+    axes.plot(mean[outside], shown[outside], "s", color=VERMILION, markersize=4, label="outside")
+    axes.set_ylim(-1.1 * edge, 1.1 * edge)
+    predicted = named(output, "predicted")
+    name(axes, "Standardised errors, band ±1.96", predicted, "(observed − predicted) / std")
+
+
+def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+    low, high = binom.interval(0.95, y.size, 1.0 / N_BINS)
+    axes.axhspan(low, high, color=BAND, linewidth=0, zorder=0)
+    axes.axhline(y.size / N_BINS, color=GREY, linewidth=1, zorder=1)
+    axes.hist(
+        pit(y, mean, std), bins=N_BINS, range=(0.0, 1.0), histtype="bar", rwidth=0.9,
+        color=BLUE, alpha=0.8, zorder=2,
+    )  # fmt: skip
+    axes.set_xlim(0.0, 1.0)
+    name(axes, "Probability integral transform", "predictive probability below observed", "count")
+
+
+def _draw_coverage(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
+    observed = [coverage(y, mean, std, level) for level in LEVELS]
+    low, high = binom.interval(0.95, y.size, LEVELS)
+    axes.fill_between(LEVELS, low / y.size, high / y.size, color=BAND, linewidth=0, zorder=0)
+    axes.plot([0.0, 1.0], [0.0, 1.0], color=GREY, linewidth=1, zorder=1)
+    axes.plot(LEVELS, observed, "o-", color=BLUE, markersize=4, linewidth=1.2, label="observed")
+    axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02))
+    name(axes, "Coverage of central intervals", "nominal level", "share of outputs inside")
+
+
+def _draw_weights(axes: Axes, weights: np.ndarray, labels: Sequence[str]) -> None:
+    rows = np.arange(weights.size)
+    bars = axes.barh(rows, weights, color=BLUE, height=0.7)
+    axes.bar_label(bars, fmt="{:.2g}", padding=3, fontsize=_size_of_rows(weights.size))
+    axes.set_yticks(rows, labels)
+    axes.invert_yaxis()  # the first on top, as one reads
+    axes.margins(x=0.15)
+    name(axes, "Weights of the components", "weight", "")
+    axes.tick_params(axis="y", length=0, labelsize=_size_of_rows(weights.size))
+
+
+def _draw_trace(axes: Axes, trace: np.ndarray, title: str) -> None:
+    for chain, path in enumerate(trace):
+        repeats, colour = divmod(chain, len(OF_CHAINS))
+        axes.plot(
+            np.arange(1, path.size + 1), path, "--" if repeats % 2 else "-",
+            color=OF_CHAINS[colour], linewidth=0.8, alpha=0.8,
+        )  # fmt: skip
+    settled = trace[:, trace.shape[1] // 10 :]
+    settled = settled[np.isfinite(settled)]
+    if settled.size and np.ptp(settled) > 0.0:
+        margin = 0.05 * np.ptp(settled)
+        axes.set_ylim(settled.min() - margin, settled.max() + margin)
+    axes.set_xlim(1, max(trace.shape[1], 2))
+    name(axes, title, "iteration", "log density")
+
+
+def _figure_of(panels: Sequence[Panel]) -> Figure:
+    """Two rows of panels, each row filled whatever their number."""
+    upper = (len(panels) + 1) // 2
+    figure = _empty_figure(width=4.2 * upper, height=7.2)
+    # Six columns, so that rows of two and of three are both as wide as the figure.
+    grid = figure.add_gridspec(2, 6)
+    for row, in_row in enumerate((panels[:upper], panels[upper:])):
+        span = 6 // len(in_row)
+        for place, draw in enumerate(in_row):
+            draw(figure.add_subplot(grid[row, place * span : (place + 1) * span]))
+    return figure
+
+
+def _empty_figure(width: float, height: float) -> Figure:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError(
+            "plot_diagnostics needs matplotlib: pip install 'deepemu[plot]'"
+        ) from error
+    figure = Figure(figsize=(width, height), layout="constrained")
+    # Notebooks know how to show a figure only once pyplot is loaded, unless it says so itself.
+    figure._repr_png_ = functools.partial(_png, figure)  # type: ignore[attr-defined]
+    return figure
+
+
+def _png(figure: Figure) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()

@@ -1,0 +1,1 @@
+"""Weights of trained structures, and what a fit found."""

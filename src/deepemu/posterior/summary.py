@@ -1,0 +1,330 @@
+"""What a fit found, in numbers and in words."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from deepemu.convergence import effective_sample_size, predictive_rhat, split_rhat
+from deepemu.core.distributions import Gaussian
+from deepemu.diagnostics import (
+    LEVEL,
+    CoverageTable,
+    coverage,
+    coverage_table,
+    coverage_test,
+    crps,
+    log_score,
+    standardised_errors,
+)
+from deepemu.errors import ConvergenceWarning
+from deepemu.posterior import stacking
+from deepemu.posterior.stacking import Observed, Part, Stacked
+from deepemu.training.candidates import Candidate, Deep
+from deepemu.training.folds import HeldOut
+
+# A coverage this improbable under the nominal level is not chance.
+IMPROBABLE = 0.01
+LARGEST_SCALE = 1.6
+FURTHEST = 100.0
+# A rule of thumb for designs of computer experiments (Loeppky, Sacks and Welch 2009).
+ROWS_PER_INPUT = 10
+
+
+@dataclass(frozen=True)
+class Line:
+    """A structure, or the mixture: its chains' votes, and scores of held-out outputs."""
+
+    label: str
+    votes: tuple[float, ...]
+    crps: float | None = None
+    log_score: float | None = None
+    coverage: float | None = None
+
+    @property
+    def n_chains(self) -> int:
+        return len(self.votes)
+
+    @property
+    def weight(self) -> float:
+        return sum(self.votes)
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """How the chains of one structure got on.
+
+    R-hat and effective sample size of the parameters are of the second half of the iterations
+    with all rows: the largest and the smallest over parameters.
+    """
+
+    label: str
+    n_iterations: int
+    rhat: float
+    effective: float
+    angle: float
+    evaluations: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that `summary` shows; ``print`` it, or read its fields."""
+
+    n_rows: int
+    lines: tuple[Line, ...]
+    mixing: tuple[Mixing, ...]
+    scale: tuple[float, ...]
+    prediction_rhat: float | None
+    effective_chains: float
+    troubles: tuple[str, ...]
+    intervals: CoverageTable | None = None
+    decisions: tuple[str, ...] = ()
+
+    def warn(self) -> None:
+        for trouble in self.troubles:
+            warnings.warn(trouble, ConvergenceWarning, stacklevel=4)
+
+    def __str__(self) -> str:
+        return "\n".join(_in_words(self))
+
+    __repr__ = __str__
+
+
+def of(parts: Sequence[Part], stacked: Stacked, observed: Observed) -> Report:
+    """The report of a fit."""
+    held_out = stacking.join([part.trained.held_out for part in parts])
+    lines = _lines(parts, stacked, held_out, observed)
+    return Report(
+        len(observed.y),
+        lines,
+        _mixings([part for part in parts if part.candidate.network.depth > 1]),
+        tuple(float(each) for each in stacked.scale),
+        None if held_out is None else _prediction_rhat(held_out, stacked.weights),
+        float(1.0 / np.sum(stacked.weights**2)),
+        _troubles(lines[-1], stacked, observed, parts[0].candidate.network.n_inputs),
+        _intervals(stacked, observed),
+    )
+
+
+def _lines(
+    parts: Sequence[Part], stacked: Stacked, held_out: HeldOut | None, observed: Observed
+) -> tuple[Line, ...]:
+    """One line a structure, those of one label together, and one for all.
+
+    A structure is scored with equal votes of its chains and without a scale, the mixture with
+    weights and scales that the rows themselves had no part in.
+    """
+    label_of = np.repeat(
+        [part.candidate.label for part in parts], [len(part.trained.chains) for part in parts]
+    )
+    lines = []
+    for label in dict.fromkeys(label_of):
+        mine = label_of == label
+        alone = None if held_out is None else _mixture_of(held_out, mine)
+        found = {} if alone is None else _scores(alone, observed)
+        lines.append(Line(str(label), _votes(stacked.weights[mine]), **found))
+    found = {} if stacked.held_out is None else _scores(stacked.held_out, observed)
+    return (*lines, Line("mixture", _votes(stacked.weights), **found))
+
+
+def _votes(weights: np.ndarray) -> tuple[float, ...]:
+    return tuple(float(weight) for weight in weights)
+
+
+def _mixture_of(held_out: HeldOut, some: np.ndarray) -> Gaussian:
+    """Predictions of unseen sites by some of the chains, with equal votes."""
+    moments = jax.tree.map(lambda each: each[some], held_out.moments)
+    return stacking.unseen_mixture(HeldOut(moments, held_out.unseen[some]), np.ones(some.sum()))
+
+
+def _scores(moments: Gaussian, observed: Observed) -> dict[str, float]:
+    mean, var = stacking.at_rows(moments, observed)
+    return {
+        score.__name__: score(observed.y, mean, np.sqrt(var))
+        for score in (crps, log_score, coverage)
+    }
+
+
+def _intervals(stacked: Stacked, observed: Observed) -> CoverageTable | None:
+    if stacked.held_out is None:
+        return None
+    mean, var = stacking.at_rows(stacked.held_out, observed)
+    return coverage_table(observed.y, mean, np.sqrt(var))
+
+
+def _prediction_rhat(held_out: HeldOut, weights: np.ndarray) -> float | None:
+    """The median over sites of R-hat among the chains that had not seen them."""
+    found = []
+    for pattern in np.unique(held_out.unseen, axis=1).T:
+        sites = np.all(held_out.unseen == pattern[:, None], axis=0)
+        voting = pattern & (weights > 0.0)
+        means, variances = (
+            np.asarray(each)[voting][:, sites]
+            for each in (held_out.moments.mean, held_out.moments.var)
+        )
+        if voting.sum() > 1:
+            found.append(predictive_rhat(means, variances, weights[voting]).ravel())
+    return float(np.median(np.concatenate(found))) if found else None
+
+
+def _mixings(parts: Sequence[Part]) -> tuple[Mixing, ...]:
+    """Chains that were added to those of a structure later have a line of their own."""
+    found: list[Mixing] = []
+    for part in parts:
+        first = all(part.candidate.label != each.label for each in found)
+        found.append(_mixing(part, part.candidate.label + ("" if first else ", chains added")))
+    return tuple(found)
+
+
+def _mixing(part: Part, label: str) -> Mixing:
+    trace, chains = part.trained.trace, part.trained.chains
+    n_iterations = trace.log_density.shape[1]
+    first = n_iterations - max(part.trained.n_together // 2, 1)
+    late = [path[:, first:] for path in jax.tree.leaves(trace.params)]
+    moving = [path[..., np.ptp(path, axis=(0, 1)) > 0.0] for path in late]  # not those held
+    moving = [path for path in moving if path.size]
+    states = [chain.imputation for chain in chains]
+    n_updates = _updates_in_a_sweep(part.candidate)
+    evaluations = [s.evaluations / max(float(s.sweeps) * n_updates, 1.0) for s in states]
+    return Mixing(
+        label,
+        n_iterations,
+        max((float(np.max(split_rhat(path))) for path in moving), default=np.nan),
+        min((float(np.min(effective_sample_size(path))) for path in moving), default=np.nan),
+        float(np.mean([np.mean(angle) for state in states for angle in state.angles])),
+        float(np.mean(evaluations)),
+    )
+
+
+def _updates_in_a_sweep(candidate: Candidate) -> int:
+    if not isinstance(candidate, Deep):
+        return 0
+    block, hidden = candidate.plan.sampling.schedule.moves.block, candidate.network.layers[:-1]
+    return sum(spec.width // block(spec.width) for spec in hidden)
+
+
+def _troubles(
+    mixture: Line, stacked: Stacked, observed: Observed, n_inputs: int
+) -> tuple[str, ...]:
+    """What a user should know before trusting the error bars."""
+    if mixture.coverage is None:
+        return ()
+    n_outputs, n_sites, scale = observed.y.size, len(np.unique(observed.site)), max(stacked.scale)
+    inside = round(mixture.coverage * n_outputs)
+    too_narrow = coverage_test(inside, n_outputs, LEVEL).lower < IMPROBABLE
+    furthest = _furthest(stacked, observed)
+    found = {
+        f"A held-out output lies {furthest:.0f} standard deviations from its prediction: something "
+        "happens between the runs that they do not show; add runs near the row where "
+        "loo() is furthest off.": furthest > FURTHEST,
+        f"The 95 % intervals hold only {mixture.coverage:.0%} of {n_outputs} held-out outputs: "
+        "they are too narrow here and probably elsewhere; add runs, or train more chains "
+        "(n_chains).": too_narrow,
+        f"Held-out errors are {scale:.1f} times what the chains expected, and standard deviations "
+        "were multiplied by that: predictions between the runs are guesses; add runs, or train "
+        "more chains (n_chains).": scale > LARGEST_SCALE,
+        f"{n_sites} distinct runs of {n_inputs} inputs are too few to check the intervals, which "
+        f"may be too narrow; {ROWS_PER_INPUT * n_inputs} would do (ten for each input).": (
+            n_sites < ROWS_PER_INPUT * n_inputs
+        ),
+    }
+    return tuple(text for text, is_true in found.items() if is_true)
+
+
+def _furthest(stacked: Stacked, observed: Observed) -> float:
+    """The largest held-out error in standard deviations."""
+    if stacked.held_out is None:
+        return 0.0
+    mean, var = stacking.at_rows(stacked.held_out, observed)
+    return float(np.max(np.abs(standardised_errors(observed.y, mean, np.sqrt(var)))))
+
+
+def _in_words(report: Report) -> list[str]:
+    heads = ("structure", "chains", "weight", "CRPS", "log score", "in 95 %")
+    rows = [heads, *(_cells(line) for line in report.lines)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
+    table = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
+    return [
+        *table,
+        "",
+        *_remarks(report),
+        *_votes_in_words(report),
+        *report.decisions,
+        *_mixing_in_words(report),
+        *report.troubles,
+    ]
+
+
+def _cells(line: Line) -> tuple[str, ...]:
+    number = lambda value, style: "-" if value is None else format(value, style)  # noqa: E731
+    return (
+        line.label,
+        str(line.n_chains),
+        f"{line.weight:.2f}",
+        number(line.crps, ".4f"),
+        number(line.log_score, ".2f"),
+        number(line.coverage, ".1%"),
+    )
+
+
+def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
+    """The first column to the left, the others to the right."""
+    first, *others = zip(row, widths, strict=True)
+    return [first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]
+
+
+def _remarks(report: Report) -> list[str]:
+    if report.lines[-1].crps is None:
+        return [
+            "Nothing was held out, so nothing checks the intervals. (Emulator holds rows out; so",
+            "does DGP with stacking=True, four chains, two iterations and eight distinct rows.)",
+        ]
+    scale = ", ".join(f"{each:.2f}" for each in report.scale)
+    return [
+        f"Scores: {report.n_rows} rows, each predicted by chains trained without it; CRPS in units",
+        "of the standard deviation of y. Those of a structure give its chains equal votes.",
+        f"Standard deviations are multiplied by {scale}, which suits the held-out errors best.",
+        *_intervals_in_words(report.intervals),
+        f"R-hat of predictions {_rhat_in_words(report)}; the votes are worth "
+        f"{report.effective_chains:.1f} equal chains.",
+    ]
+
+
+def _intervals_in_words(table: CoverageTable | None) -> list[str]:
+    if table is None:
+        return []
+    shares = zip(table.levels, table.shares, strict=True)
+    held = ", ".join(f"{share:.1%} (of {level:.0%})" for level, share in shares)
+    return [f"Intervals of the mixture hold {held} of the held-out outputs."]
+
+
+def _rhat_in_words(report: Report) -> str:
+    found = report.prediction_rhat
+    return "- (one chain has all votes)" if found is None else f"{found:.2f} (median over rows)"
+
+
+def _votes_in_words(report: Report) -> list[str]:
+    several = [line for line in report.lines[:-1] if line.n_chains > 1]
+    return [
+        f"Votes of {line.label}: " + ", ".join(f"{vote:.3f}" for vote in line.votes) + "."
+        for line in several
+    ]
+
+
+def _mixing_in_words(report: Report) -> list[str]:
+    return [
+        f"{each.label}: {each.n_iterations} iterations, {_agreement_in_words(each)}mean accepted "
+        f"angle {each.angle:.3f}, {each.evaluations:.1f} evaluations an update."
+        for each in report.mixing
+    ]
+
+
+def _agreement_in_words(mixing: Mixing) -> str:
+    if np.isnan(mixing.rhat):
+        return "too few of them for an R-hat of the parameters, "
+    return (
+        f"parameters' R-hat up to {mixing.rhat:.2f}, effective sample size from "
+        f"{mixing.effective:.0f}, "
+    )

@@ -1,0 +1,1 @@
+"""Devices, compiled programs, padding, progress."""

@@ -1,0 +1,119 @@
+"""Compiled programs, and running several of them in threads."""
+
+import functools
+import gc
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import jax
+
+from deepemu.runtime.devices import current, inside
+
+T = TypeVar("T")
+
+# XLA's thread pool costs more than it gives on matrices of a few hundred rows; its fusion emitters
+# double the compile time, and more than the first level of optimisation adds a quarter, without
+# making these programs faster.
+CPU_OPTIONS = {
+    "xla_cpu_multi_thread_eigen": False,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_backend_optimization_level": 1,
+}
+_LOOKING_UP = threading.Lock()
+
+
+def compiled(function: Callable[..., Any], static: tuple[str, ...] = ()) -> Callable[..., Any]:
+    """``function`` as a program of the current runtime that has finished when it returns."""
+    with _LOOKING_UP:
+        return _program(function, static, current().platform)
+
+
+@functools.cache
+def _program(
+    function: Callable[..., Any],
+    static: tuple[str, ...],
+    platform: str,
+) -> Callable[..., Any]:
+    """A jitted function that threads compile once: the first call of each signature is alone."""
+    program = jax.jit(function, static_argnames=static, compiler_options=_options(platform))
+    seen: set[Any] = set()
+    compiling = threading.Lock()
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        signature = _signature((args, kwargs))
+        if signature not in seen:
+            with compiling:
+                if signature not in seen:
+                    with _no_garbage_collection():
+                        done = jax.block_until_ready(program(*args, **kwargs))
+                    seen.add(signature)
+                    return done
+        return jax.block_until_ready(program(*args, **kwargs))
+
+    return run
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """For a program's first call: tracing makes many objects that stay, and to look for garbage
+    among them, again and again, is a sixth of its time."""
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def _signature(arguments: Any) -> Any:
+    leaves, structure = jax.tree.flatten(arguments)
+    return structure, tuple(getattr(leaf, "shape", leaf) for leaf in leaves)
+
+
+@functools.cache
+def _options(platform: str) -> dict[str, bool | int] | None:
+    """Those of `CPU_OPTIONS` that this version of XLA knows; none on other devices."""
+    if platform != "cpu":
+        return None
+    if _are_known(CPU_OPTIONS):  # one compilation, and no other, as long as XLA keeps its flags
+        return dict(CPU_OPTIONS)
+    return {name: value for name, value in CPU_OPTIONS.items() if _are_known({name: value})}
+
+
+def _are_known(options: dict[str, bool | int]) -> bool:
+    try:
+        jax.jit(lambda x: x, compiler_options=options).lower(0.0).compile()
+    except jax.errors.JaxRuntimeError:
+        return False
+    return True
+
+
+def in_threads(tasks: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
+    """(index, result) of each task as it is done, in as many threads as the runtime has."""
+    runtime = current()
+    if runtime.threads == 1 or len(tasks) == 1:
+        yield from ((index, task()) for index, task in enumerate(tasks))
+        return
+
+    def run(task: Callable[[], T]) -> T:
+        with inside(runtime):
+            return task()
+
+    pool = ThreadPoolExecutor(min(runtime.threads, len(tasks)))
+    try:
+        waiting = {pool.submit(run, task): index for index, task in enumerate(tasks)}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:  # an error or a Ctrl-C does not wait for what is still to do
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def in_order(tasks: Iterable[Callable[[], T]]) -> list[T]:
+    """Results of tasks that run in threads, in the order of the tasks."""
+    return [result for _, result in sorted(in_threads(list(tasks)), key=lambda each: each[0])]

@@ -1,0 +1,68 @@
+"""Trees of arrays on the host: stacked, joined, cut."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
+
+import jax
+import numpy as np
+
+from deepemu._types import Array
+
+T = TypeVar("T")
+
+
+def stack(trees: Sequence[T]) -> T:
+    """Equal trees, stacked leaf by leaf along a new first axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
+
+
+class Shelf(Generic[T]):
+    """Equal trees of several chains, stacked in NumPy as they come: never in memory twice."""
+
+    def __init__(self, n_chains: int, n_places: int) -> None:
+        self.n_chains = n_chains
+        self._shape = n_chains, n_places
+        self._stacked: T | None = None
+        self.n_put = 0
+
+    def put(self, trees: Sequence[T]) -> None:
+        """One more tree of each chain."""
+        if self._stacked is None:
+            room = lambda leaf: np.empty((*self._shape, *leaf.shape), leaf.dtype)  # noqa: E731
+            self._stacked = jax.tree.map(room, trees[0])
+        wholes = jax.tree.leaves(self._stacked)
+        for chain, tree in enumerate(trees):
+            for whole, part in zip(wholes, jax.tree.leaves(tree), strict=True):
+                whole[chain, self.n_put] = part
+        self.n_put += 1
+
+    def ordered(self) -> T:
+        """Those that were put, stacked along the first axis: those of a chain stand together."""
+        flat = lambda all_: all_[:, : self.n_put].reshape(-1, *all_.shape[2:])  # noqa: E731
+        return jax.tree.map(flat, self._stacked)
+
+
+def row(tree: T, index: int | slice | np.ndarray) -> T:
+    """One of a stack of trees, or some of them."""
+    return jax.tree.map(lambda leaf: leaf[index], tree)
+
+
+def to_numpy(tree: T) -> T:
+    """Arrays of a fitted emulator live in NumPy: they pickle in full precision anywhere."""
+    return jax.tree.map(np.asarray, tree)
+
+
+def joined(pieces: Sequence[T], axis: int = 0) -> T:
+    """Equal trees, joined leaf by leaf along an axis that they have."""
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
+
+
+def put_at(rows: np.ndarray) -> Callable[[Array | np.ndarray, Any], np.ndarray]:
+    """A function that gives a copy of an array with some of its rows replaced."""
+
+    def put(whole: Array | np.ndarray, part: Any) -> np.ndarray:
+        whole = np.array(whole)
+        whole[rows] = part
+        return whole
+
+    return put

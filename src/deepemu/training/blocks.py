@@ -1,0 +1,177 @@
+"""Blocks of iterations: one compiled program per chain, and when to stop."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from deepemu._types import Array
+from deepemu.core.inference import m_step, sem
+from deepemu.core.model.network import Data, Network
+from deepemu.runtime.devices import current
+from deepemu.runtime.programs import compiled, in_threads
+from deepemu.runtime.trees import row, stack
+from deepemu.training.plan import CHECK_EVERY
+
+
+def train_block(
+    keys: np.ndarray,
+    net: Network,
+    schedule: sem.Schedule,
+    effort: sem.Effort,
+    chains: Sequence[sem.Chain],
+    data: Sequence[Data],
+    first: int,
+    n_iter: int,
+    advance: Callable[[int], None],
+) -> tuple[list[sem.Chain], sem.Trace]:
+    """Iterations of SEM from the ``first`` for all chains, with their traces, stacked.
+
+    Each chain has data of its own, in arrays of one shape.
+
+    On a GPU all chains run in lock-step in one program. On a CPU each runs on its own, in as many
+    threads as there are: slices end after different numbers of proposals, and lock-step would wait
+    for the longest.
+    """
+    train = _train_together if current().platform == "gpu" else _train_apart
+    fixed: dict[str, Any] = {
+        "network": net, "schedule": dataclasses.replace(schedule, nodes=nodes_of_device()),
+        "effort": effort,
+        "first": np.int32(first), "n_iterations": np.int32(n_iter),
+    }  # fmt: skip
+    chains, traces = train(keys, chains, data, fixed, lambda n_chains: advance(n_iter * n_chains))
+    return chains, jax.tree.map(lambda path: path[:, :n_iter], stack(traces))
+
+
+def nodes_of_device() -> m_step.Nodes:
+    return m_step.InTurn() if current().platform == "cpu" else m_step.Together()
+
+
+Ends = tuple[list[sem.Chain], list[sem.Trace]]
+
+
+def _train_apart(
+    keys: np.ndarray,
+    chains: Sequence[sem.Chain],
+    data: Sequence[Data],
+    fixed: dict[str, Any],
+    done: Callable[[int], None],
+) -> Ends:
+    program = compiled(sem.train_block, ("network", "schedule"))
+    tasks = [
+        functools.partial(program, key, chain=chain, data=of_chain, **fixed)
+        for key, chain, of_chain in zip(keys, chains, data, strict=True)
+    ]
+    ends: list[Any] = [None] * len(tasks)
+    for index, end in in_threads(tasks):
+        ends[index] = end
+        done(1)
+    return [chain for chain, _ in ends], [trace for _, trace in ends]
+
+
+def _train_together(
+    keys: np.ndarray,
+    chains: Sequence[sem.Chain],
+    data: Sequence[Data],
+    fixed: dict[str, Any],
+    done: Callable[[int], None],
+) -> Ends:
+    program = compiled(_train_in_step, ("network", "schedule"))
+    ends = program(keys, tuple(chains), tuple(data), **fixed)
+    done(len(chains))
+    return ends
+
+
+def _train_in_step(
+    keys: Array,
+    chains: tuple[sem.Chain, ...],
+    data: tuple[Data, ...],
+    network: Network,
+    schedule: sem.Schedule,
+    effort: sem.Effort,
+    first: Array,
+    n_iterations: Array,
+) -> Ends:
+    one = lambda key, chain, data: sem.train_block(  # noqa: E731
+        key, network, schedule, effort, chain, data, first, n_iterations
+    )
+    stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *each) for each in (chains, data)]
+    ends = jax.vmap(one)(keys, *stacked)
+    return tuple([row(end, k) for k in range(len(chains))] for end in ends)  # type: ignore[return-value]
+
+
+BLOCK_SECONDS = 0.5
+FEWEST_ITERATIONS = 60
+FEWEST_CHAINS = 4
+LARGEST_DRIFT = 1.4
+ROUND_OFF = 1e-9
+
+
+class Blocks:
+    """The cut of training into blocks, and its end.
+
+    A block is long enough to hide the cost of a call and short enough to wait for after a Ctrl-C.
+    Where blocks are cut changes no number: draws and the checks of `has_settled` belong to an
+    iteration.
+    """
+
+    def __init__(self, n_iter: int, stops_early: bool) -> None:
+        self._n_iter, self._stops_early = n_iter, stops_early
+        self._traces: list[sem.Trace] = []
+        self._length = 1
+        self._settled = False
+        self.n_done = 0
+
+    @property
+    def n_next(self) -> int:
+        """Iterations of the next block; zero at the end of training."""
+        if self._settled:
+            return 0
+        until_check = CHECK_EVERY - self.n_done % CHECK_EVERY
+        return min(self._length, until_check, self._n_iter - self.n_done)
+
+    @property
+    def trace(self) -> sem.Trace:
+        return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=1), *self._traces)
+
+    def add(self, trace: sem.Trace, seconds: float) -> None:
+        self._traces.append(trace)
+        n_iterations = trace.log_density.shape[1]
+        self.n_done += n_iterations
+        wanted = n_iterations * BLOCK_SECONDS / max(seconds, 1e-6)
+        self._length = int(np.clip(wanted, 1, 2 * self._length))
+        if self._stops_early and self.n_done % CHECK_EVERY == 0:
+            self._settled = has_settled(self.trace)
+
+
+def has_settled(trace: sem.Trace) -> bool:
+    """Whether the chains' paths have become stationary, after `FEWEST_ITERATIONS` or more.
+
+    The second half of the iterations is cut in two, and each path's drift between the two parts is
+    measured in standard errors over chains. Training has settled if the log density rose by less
+    than one standard error and the parameters' squared drifts are on average no more than
+    `LARGEST_DRIFT` times (K − 1)/(K − 3), which they are for K > 3 chains that go nowhere.
+    """
+    n_chains, n_done = trace.log_density.shape
+    if n_chains < FEWEST_CHAINS or n_done < FEWEST_ITERATIONS:
+        return False
+    drifts = np.concatenate([_drifts(path) for path in jax.tree.leaves(trace.params)])
+    rise = _drifts(np.asarray(trace.log_density))
+    most = LARGEST_DRIFT * (n_chains - 1) / (n_chains - 3)
+    return bool(np.all(rise < 1.0) and np.sum(drifts**2) <= most * drifts.size)
+
+
+def _drifts(path: np.ndarray) -> np.ndarray:
+    """Mean change of paths (chains, iterations, …) in their second half, in standard errors."""
+    n = path.shape[1]
+    change = path[:, 3 * n // 4 :].mean(axis=1) - path[:, n // 2 : 3 * n // 4].mean(axis=1)
+    change = change.reshape(len(change), -1)
+    # Equal chains, such as those of one layer, have no spread: their drift is then a plain change.
+    smallest = ROUND_OFF * (1.0 + np.max(np.abs(path)))
+    error = np.maximum(change.std(axis=0, ddof=1) / np.sqrt(len(change)), smallest)
+    moves = np.max(np.abs(change), axis=0) > smallest  # a parameter that is held does not
+    return change.mean(axis=0)[moves] / error[moves]
