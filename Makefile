@@ -9,12 +9,12 @@ BUILD_SITE = $(RUN) -m sphinx --fail-on-warning --keep-going --quiet --builder h
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test docs notebooks figures paper format clean
+.PHONY: help demo test slow docs notebooks figures paper format clean
 .NOTPARALLEL:
 
 help:
 	@echo 'make demo    emulate a step function: prints scores, writes step_function.png'
-	@echo 'make test    formatting, lint, types and tests'
+	@echo 'make test    formatting, lint, types and tests; make slow runs the few that it leaves out'
 	@echo 'make docs    the site, in build/site; every warning is an error'
 	@echo 'make notebooks, make figures  run the examples again, draw the pictures of the site again'
 	@echo 'make paper   rerun the experiments of the paper (hours; ARGS=--quick: a tenth), draw its figures'
@@ -29,7 +29,11 @@ test: $(VENV)/.installed-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(BUILD_SITE)
-	$(RUN) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(RUN) -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile
+
+# What takes a program of a minute to compile.
+slow: $(VENV)/.installed-dev
+	$(RUN) -m pytest -m slow
 
 docs: $(VENV)/.installed-docs
 	$(BUILD_SITE)

@@ -3,17 +3,37 @@
 import functools
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
+import builders
 import jax
 import numpy as np
 import pytest
 
+from deepemu import DGP, GP
 from deepemu.runtime import programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures need no display
+
+# Compiled programs are shared by the workers of a run, and by later runs.
+PROGRAMS = {
+    "jax_compilation_cache_dir": str(Path(__file__).parents[1] / "build" / "xla"),
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+
+
+def pytest_configure() -> None:
+    """In this process by JAX's settings, in those that tests start by the environment."""
+    for name, value in PROGRAMS.items():
+        jax.config.update(name, value)
+        os.environ.setdefault(name.upper(), str(value))
+    # Tests patch constants of modules, which programs that need not be traced would not notice.
+    programs.ready_to_call = lambda *_: None
 
 
 @pytest.fixture
@@ -22,16 +42,78 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-@pytest.fixture(scope="module")
-def quick_programs() -> Iterator[None]:
-    """Programs of a module's own, compiled without optimisation: a third of the time."""
-    fresh = lambda cached: functools.cache(cached.__wrapped__)  # noqa: E731
+def new_store(make: Callable[..., Any]) -> Callable[..., Any]:
+    """A cache of its own for what ``make``, the function behind another cache, makes."""
+    return functools.cache(make.__wrapped__)
+
+
+QUICK = {name: new_store(getattr(programs, name)) for name in ("_program", "_options")}
+QUICK_OPTIONS = {"xla_backend_optimization_level": 0}
+
+
+@contextmanager
+def compiling_quickly() -> Iterator[None]:
+    """Programs compiled without optimisation, in a third of the time, once for all the modules
+    of a process that ask for them."""
     with (
-        mock.patch.dict(programs.CPU_OPTIONS, {"xla_backend_optimization_level": 0}),
-        mock.patch.object(programs, "_program", fresh(programs._program)),
-        mock.patch.object(programs, "_options", fresh(programs._options)),
+        mock.patch.dict(programs.CPU_OPTIONS, QUICK_OPTIONS),
+        mock.patch.multiple(programs, **QUICK),
     ):
         yield
+
+
+@pytest.fixture(scope="module")
+def quick_programs() -> Iterator[None]:
+    """For tests that ask about what a program computes, not about how fast."""
+    with compiling_quickly():
+        yield
+
+
+@pytest.fixture(scope="session")
+def problem() -> tuple[np.ndarray, np.ndarray]:
+    """Twelve runs of two inputs."""
+    x = np.random.default_rng(0).random((12, 2))
+    return x, builders.curve(x)
+
+
+@pytest.fixture(scope="session")
+def elsewhere() -> np.ndarray:
+    """Twelve test rows, as many as there are training rows: sampling compiles for one number."""
+    return np.random.default_rng(1).random((12, 2))
+
+
+@pytest.fixture(scope="session")
+def gp(problem: tuple[np.ndarray, np.ndarray]) -> GP:
+    """Of all tests of a process: one that changes it copies it first."""
+    with compiling_quickly():
+        return GP().fit(*problem)
+
+
+@pytest.fixture(scope="session")
+def dgp(problem: tuple[np.ndarray, np.ndarray]) -> DGP:
+    """Of all tests of a process: one that changes it copies it first."""
+    with compiling_quickly():
+        return DGP(**builders.SMALL).fit(*problem)
+
+
+@pytest.fixture(scope="session")
+def line() -> tuple[np.ndarray, np.ndarray]:
+    """Twelve runs of one input."""
+    x = np.random.default_rng(0).random((12, 1))
+    return x, np.sin(5 * x[:, 0])
+
+
+@pytest.fixture(scope="session")
+def stacked(line: tuple[np.ndarray, np.ndarray]) -> DGP:
+    """Four chains, and plain processes beside them; one that changes it copies it first."""
+    with compiling_quickly():
+        return DGP(**builders.FOUR_CHAINS).fit(*line)
+
+
+@pytest.fixture(params=["gp", "dgp"])
+def either(request: pytest.FixtureRequest) -> GP | DGP:
+    """Of all tests of a process: one that changes it copies it first."""
+    return request.getfixturevalue(request.param)
 
 
 MOST_MAPS = 20_000
@@ -45,6 +127,7 @@ def programs_in_bounds() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
         programs._program.cache_clear()
+        QUICK["_program"].cache_clear()
         jax.clear_caches()
         gc.collect()
 

@@ -1,4 +1,4 @@
-"""Programs compiled as the package compiles its own, so that tests see the numbers of users."""
+"""Programs of the core, compiled on their own."""
 
 import functools
 
@@ -6,4 +6,12 @@ import jax
 
 from deepemu.runtime import programs
 
-jit = functools.partial(jax.jit, compiler_options=programs._options(jax.default_backend()))
+OPTIONS = programs._options(jax.default_backend()) or {}
+
+jit = functools.partial(jax.jit, compiler_options=OPTIONS)
+"""As the package compiles its own: for tests that compute much."""
+
+quick_jit = functools.partial(
+    jax.jit, compiler_options=OPTIONS | {"xla_backend_optimization_level": 0}
+)
+"""Without optimisation, in less time: for tests of many small programs."""

@@ -1,21 +1,26 @@
 """`Emulator`: the structures it tries, what it decides, and that it is an emulator like others."""
 
 import dataclasses
+import functools
 import warnings
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from builders import curve
 from sklearn.base import clone
 
 from deepemu import GP, ConvergenceWarning, Emulator, InputError
 from deepemu.core.distributions import Gaussian
+from deepemu.core.model.observation import Units
+from deepemu.core.nodes.dense import Dense
 from deepemu.ensembles import prediction
-from deepemu.estimators.race import Race, _copies
-from deepemu.posterior.stacking import Observed
+from deepemu.estimators.race import Race, Rules, _copies
+from deepemu.observations.gaussian import Interpolated
+from deepemu.posterior.stacking import Judged
 from deepemu.runtime import devices
-from deepemu.training.candidates import Deep, Shallow
 from deepemu.training.folds import HeldOut
+from deepemu.training.structures import DeepGP, PlainGP, Problem
 
 pytestmark = [
     pytest.mark.usefixtures("quick_programs"),
@@ -24,21 +29,7 @@ pytestmark = [
 ]
 
 SMALL = {"n_iter": 6, "n_chains": 4, "width": 1, "verbose": False}
-
-
-def curve(x):
-    return np.sin(4 * x[:, 0]) + x[:, 1]
-
-
-@pytest.fixture(scope="module")
-def problem():
-    x = np.random.default_rng(0).random((12, 2))
-    return x, curve(x)
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    return np.random.default_rng(1).random((9, 2))
+TWO_INPUTS = Problem(1, Interpolated(), Dense(), ("x1", "x2"))
 
 
 def fit(x, y, **changes):
@@ -62,27 +53,32 @@ def test_votes_sum_to_one_and_plain_processes_are_in(fitted):
     assert any(label.startswith("DGP, 2 layers") for label in labels)
     assert labels[-1] == "mixture"
     assert sum(line.weight for line in lines[:-1]) == pytest.approx(1.0)
-    assert sum(np.sum(each.weights) for each in fitted.ensembles_) == pytest.approx(1.0)
+    by_structure = [weights for _, weights in fitted.posterior_.weights]
+    assert sum(map(np.sum, by_structure)) == pytest.approx(1.0)
 
 
-def test_predictions_are_the_mixture_of_its_ensembles(fitted, elsewhere):
+def test_predictions_are_the_mixture_of_its_structures(fitted, elsewhere):
     mean, std = fitted.predict(elsewhere, return_std=True)
-    first = second = 0.0
+    posterior, first, second = fitted.posterior_, 0.0, 0.0
+    core, units = posterior.runs.scale.to_core(elsewhere), posterior.runs.sites.units
     with devices.running(devices.Runtime()):
-        for ensemble in fitted.ensembles_:
-            share = np.sum(ensemble.weights)
-            if share > 0:
-                m, v = prediction.predict_mixture([ensemble], fitted._to_core(elsewhere))
-                first, second = first + share * m, second + share * (v + m**2)
-    y = fitted._data.y
+        for trained, weights in posterior.weights:
+            chains = prediction.chains_of(trained.imputed)
+            for weight, found in zip(
+                weights, prediction.predict_chains(chains, core, units), strict=True
+            ):
+                m, v = found.outputs.mean, found.outputs.var
+                first = first + weight * m.mean(axis=0)
+                second = second + weight * (v + m**2).mean(axis=0)
+    y = posterior.runs.y
     unscaled = np.sqrt(second - first**2)[:, 0] * y.std()
     np.testing.assert_allclose(mean, first[:, 0] * y.std() + y.mean(), rtol=1e-9)
-    np.testing.assert_allclose(std / unscaled, fitted._stacked.scale[0], rtol=1e-4)
+    np.testing.assert_allclose(std / unscaled, posterior.stacked.stretch[0], rtol=1e-4)
 
 
 def test_outputs_have_their_shapes(fitted, elsewhere):
-    assert fitted.predict(elsewhere).shape == (9,)
-    assert fitted.sample_y(elsewhere, 3).shape == (9, 3)
+    assert fitted.predict(elsewhere).shape == (12,)
+    assert fitted.sample_y(elsewhere, 3).shape == (12, 3)
     mean, std = fitted.loo()
     assert mean.shape == std.shape == (12,) and np.all(std > 0)
 
@@ -91,7 +87,7 @@ def test_a_clone_has_the_parameters_and_no_fit(fitted):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
     assert copy.get_params()["n_iter"] == 6
-    assert not hasattr(copy, "ensembles_")
+    assert not hasattr(copy, "posterior_")
 
 
 def test_the_same_seed_gives_the_same_emulator(fitted, problem, elsewhere):
@@ -122,13 +118,13 @@ def test_settings_that_cannot_be_used_are_refused(problem, wrong, message):
     emulator = Emulator(**(SMALL | wrong))
     with pytest.raises(InputError, match=message):
         emulator.fit(*problem)
-    assert not hasattr(emulator, "ensembles_")
+    assert not hasattr(emulator, "posterior_")
 
 
 def test_a_smooth_function_is_emulated_as_well_as_by_a_gp():
     """A quadratic of two inputs: depth has nothing to add, and must not cost much."""
     rng = np.random.default_rng(2)
-    x, at = rng.random((20, 2)), rng.random((50, 2))
+    x, at = rng.random((16, 2)), rng.random((50, 2))
 
     def quadratic(x):
         return (x[:, 0] - 0.3) ** 2 + x[:, 0] * x[:, 1]
@@ -160,18 +156,18 @@ def test_a_very_smooth_function_gets_a_smaller_nugget():
     ("given", "of_plain"), [(1e-6, 1e-8), (1e-7, 1e-8), (1e-3, 1e-3), (2e-6, 2e-6)]
 )
 def test_a_nugget_that_says_how_much_noise_there_is_is_taken_at_its_word(given, of_plain):
-    for candidate in Emulator(nugget=given)._candidates(2, 1, 20):
-        np.testing.assert_allclose(np.exp(candidate.start[0].log_nugget), of_plain)
-        assert not candidate.network.layers[0].free_nugget
-    for candidate in Emulator(nugget="estimate")._candidates(2, 1, 20):
-        assert candidate.network.layers[0].free_nugget
+    for structure in Emulator(nugget=given)._structures(TWO_INPUTS, 20):
+        np.testing.assert_allclose(np.exp(structure.start[0].log_nugget), of_plain)
+        assert not structure.network.layers[0].free_nugget
+    for structure in Emulator(nugget="estimate")._structures(TWO_INPUTS, 20):
+        assert structure.network.layers[0].free_nugget
 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_few_rows_get_plain_processes_only(n):
     x = np.linspace(0, 1, n)[:, None]
     emulator = fit(x, x[:, 0] ** 2)
-    assert len(emulator.ensembles_) == 2
+    assert len(emulator.posterior_.structures) == 2
     mean, _ = emulator.loo()
     assert mean.shape == (n,)
     assert np.all(np.abs(mean - x[:, 0] ** 2) > 1e-9)
@@ -180,7 +176,7 @@ def test_few_rows_get_plain_processes_only(n):
 
 def test_a_depth_of_one_is_plain_processes(problem):
     emulator = fit(*problem, max_depth=1)
-    assert {part.candidate.network.depth for part in emulator._parts} == {1}
+    assert {each.structure.network.depth for each in emulator.posterior_.structures} == {1}
     assert emulator.summary().decisions == ()
 
 
@@ -188,26 +184,33 @@ def test_a_depth_of_one_is_plain_processes(problem):
 
 
 def test_an_update_predicts_new_rows_before_it_adds_them(problem, elsewhere):
-    x, y = problem
+    (x, y), new = problem, elsewhere[:4]
     emulator = fit(x, y)
-    core = emulator._data.scaling.x_to_core(elsewhere)
-    deep = [part.candidate.network.depth > 1 for part in emulator._parts]
+    posterior = emulator.posterior_
+    core, units = posterior.runs.scale.to_core(new), posterior.runs.sites.units
+    deep = [each.structure.network.depth > 1 for each in posterior.structures]
     assert any(deep)
-    before = []
     with devices.running(devices.Runtime()):
-        for part in emulator._parts:
-            ensemble = part.trained.ensemble
-            n = len(ensemble.weights)
-            equal = dataclasses.replace(ensemble, weights=np.full(n, 1 / n))
-            before.append(prediction.predict_mixture([equal], core)[0])
-    emulator.update(elsewhere, curve(elsewhere))
-    for is_deep, mean, part in zip(deep, before, emulator._parts, strict=True):
-        held_out = part.trained.held_out
-        assert held_out.unseen.shape[1] == 12 + 9
+        before = [
+            np.mean(
+                [
+                    found.latents.mean.mean(axis=0)
+                    for found in prediction.predict_chains(
+                        prediction.chains_of(each.imputed), core, units
+                    )
+                ],
+                axis=0,
+            )
+            for each in posterior.structures
+        ]
+    emulator.update(new, curve(new))
+    for is_deep, mean, trained in zip(deep, before, emulator.posterior_.structures, strict=True):
+        held_out = trained.held_out
+        assert held_out.mask.shape[1] == 12 + 4
         if is_deep:
-            np.testing.assert_allclose(held_out.moments.mean[:, 12:].mean(axis=0), mean, rtol=1e-9)
-    assert emulator.loo()[0].shape == (21,)
-    np.testing.assert_allclose(emulator.predict(elsewhere), curve(elsewhere), atol=0.02)
+            np.testing.assert_allclose(held_out.latents.mean[:, 12:].mean(axis=0), mean, rtol=1e-9)
+    assert emulator.loo()[0].shape == (16,)
+    np.testing.assert_allclose(emulator.predict(new), curve(new), atol=0.02)
     assert "Gain of two layers" not in str(emulator.summary())  # that was of fewer rows
 
 
@@ -224,30 +227,35 @@ def race_with(monkeypatch, errors, better="matern52", copying=False, **settings)
     latents = np.column_stack([np.sin(6 * x[:, 0]), 1 - 3 * x[:, 1] if copying else x.sum(axis=1)])
     ran = []
 
-    def train(candidate, *_):
-        network, n_chains = candidate.network, getattr(candidate, "n_chains", 1)
-        kernel = candidate.label.rpartition(", ")[2].replace(" ", "_")
+    def train(structure, *_):
+        network, label = structure.network, structure.label
+        n_chains = structure.plan.n_chains if isinstance(structure, DeepGP) else 1
+        kernel = label.rpartition(", ")[2].replace(" ", "_")
         ran.append((network.depth, n_chains, network.layers[0].width, kernel))
         error = errors[network.depth] * (0.5 if network.depth > 1 and kernel == better else 1.0)
         mean = np.tile(error * noise, (n_chains, 1, 1))
         moments = Gaussian(mean, np.full(mean.shape, error**2))
-        members = SimpleNamespace(latents=(latents[None],) if network.depth > 1 else ())
-        data = SimpleNamespace(counts=np.ones(40), x=x)
+        members = SimpleNamespace(latents=(latents[None, None],) if network.depth > 1 else ())
+        data = SimpleNamespace(used=np.ones(40), x=x)
         return SimpleNamespace(
+            structure=structure,
             held_out=HeldOut(moments, np.ones((n_chains, 40), bool)),
             chains=[None] * n_chains,
             interrupted=False,
-            ensemble=SimpleNamespace(members=members, data=data),
+            imputed=SimpleNamespace(members=members, data=data),
         )
 
-    monkeypatch.setattr(Shallow, "train", train)
-    monkeypatch.setattr(Deep, "train", train)
+    monkeypatch.setattr(PlainGP, "train", train)
+    monkeypatch.setattr(DeepGP, "train", train)
     emulator = Emulator(**({"n_chains": 6, "max_depth": 3} | settings))
-    race = Race(
-        emulator, 0, SimpleNamespace(x=x, y=1e-6 * noise), Observed(1e-6 * noise, np.arange(40))
+    rules = Rules(
+        emulator.max_depth, emulator.n_chains, False, functools.partial(emulator._deep, TWO_INPUTS)
     )
-    race.run(emulator._candidates(2, 1, 40))
-    assert len(race.parts) == len(ran)
+    units = Units(np.zeros(1), np.ones(1))
+    judged = Judged(1e-6 * noise, np.arange(40), Interpolated(), units)
+    race = Race(rules, 0, SimpleNamespace(x=x), judged)
+    race.run(emulator._structures(TWO_INPUTS, 40))
+    assert len(race.trained) == len(ran)
     return ran, race.decisions
 
 
@@ -296,12 +304,12 @@ def test_with_four_chains_nothing_is_added(monkeypatch):
 
 
 def made_up(x, *members, n_padding=3):
-    """An ensemble with these first hidden layers (n, P)."""
+    """Imputed networks of one chain with these first hidden layers (n, P)."""
     pad = lambda values: np.concatenate([values, np.zeros((n_padding, values.shape[1]))])  # noqa: E731
-    counts = np.append(np.ones(len(x)), np.zeros(n_padding))
+    used = np.append(np.ones(len(x)), np.zeros(n_padding))
     return SimpleNamespace(
-        data=SimpleNamespace(x=pad(x), counts=counts),
-        members=SimpleNamespace(latents=(np.stack([pad(w) for w in members]),)),
+        data=SimpleNamespace(x=pad(x), used=used),
+        members=SimpleNamespace(latents=(np.stack([pad(w) for w in members])[None],)),
     )
 
 
@@ -338,16 +346,33 @@ def test_a_node_that_is_constant_is_no_copy(rng):
 
 def test_a_ctrl_c_ends_the_race(monkeypatch):
     """What is trained by then is stacked; no other structure begins."""
-    x = np.linspace(0, 1, 20)[:, None]
-    train, ran = Deep.train, []
+    x = np.linspace(0, 1, 16)[:, None]
+    train, ran = DeepGP.train, []
 
     def interrupted(self, *arguments):
         ran.append(self.label)
         return dataclasses.replace(train(self, *arguments), interrupted=True)
 
-    monkeypatch.setattr(Deep, "train", interrupted)
+    monkeypatch.setattr(DeepGP, "train", interrupted)
     emulator = Emulator(**SMALL).fit(x, np.sign(x[:, 0] - 0.5))
     assert len(ran) == 1
-    assert len(emulator.ensembles_) == 3
+    assert len(emulator.posterior_.structures) == 3
     assert emulator.weights_.shape == (1 + 1 + 4,)
     assert np.all(np.isfinite(emulator.predict(x)))
+
+
+@pytest.mark.parametrize("n_chains", [5, 6])
+def test_later_chains_of_a_race_leave_out_a_quarter_too(rng, n_chains):
+    x = rng.random((16, 1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        emulator = Emulator(n_chains=n_chains, n_iter=4, width=1).fit(x, np.sign(x[:, 0] - 0.5))
+    for trained in emulator.posterior_.structures:
+        if trained.structure.network.depth > 1:
+            np.testing.assert_array_equal(trained.held_out.mask.sum(axis=1), 4)
+
+
+def test_one_layer_may_have_the_nugget_of_one_layer():
+    Emulator(max_depth=1, nugget=1e-8)._structures(TWO_INPUTS, 20)
+    with pytest.raises(InputError, match="nugget of layer 2 is 1e-08"):
+        Emulator(nugget=1e-8)._structures(TWO_INPUTS, 20)

@@ -197,7 +197,9 @@ class TestNothingCanBeSaid:
         np.testing.assert_array_equal(statistic(draws), [clean[0], np.nan, clean[2]])
 
     def test_of_draws_without_chains(self, statistic):
-        with pytest.raises(InputError, match=r"\(chains, iterations, ...\), got \(5,\)"):
+        with pytest.raises(
+            InputError, match=r"draws has the shape \(5,\); it must be \(chains, iterations, ...\)"
+        ):
             statistic(np.zeros(5))
 
     def test_trailing_axes_are_kept(self, statistic, rng):
@@ -260,10 +262,15 @@ class TestPredictiveRhat:
         ("means", "variances", "weights", "message"),
         [
             (np.zeros((2, 3)), np.zeros((2, 1)), None, "same shape"),
-            (np.zeros(()), np.zeros(()), None, "one row a component"),
+            (np.zeros(()), np.zeros(()), None, "one row per component"),
             (np.zeros((2, 3)), -np.ones((2, 3)), None, "variances contains negative"),
             ([[np.nan], [0.0]], [[1.0], [1.0]], None, "means contains NaN"),
-            (np.zeros((2, 3)), np.ones((2, 3)), [1.0, 1.0, 1.0], "weights must have"),
+            (
+                np.zeros((2, 3)),
+                np.ones((2, 3)),
+                [1.0, 1.0, 1.0],
+                r"weights has the shape \(3,\); it must be \(2,\)",
+            ),
             (np.zeros((2, 3)), np.ones((2, 3)), [1.0, -1.0], "weights contains negative"),
             (np.zeros((2, 3)), np.ones((2, 3)), [0.0, 0.0], "all zero"),
         ],
@@ -310,5 +317,25 @@ class TestInferenceData:
 
     @pytest.mark.parametrize("shape", [(2, 31, 4), (3, 30), (2,)])
     def test_chains_of_other_lengths_are_refused(self, arviz, shape):
-        with pytest.raises(InputError, match="same chains and iterations"):
+        with pytest.raises(InputError, match=r"all must begin with \(chains, iterations\)"):
             convergence.inference_data({"scale": np.zeros((2, 30))}, {"y": np.zeros(shape)})
+
+    def test_paths_of_a_deep_emulator_are_variables(self, arviz, dgp):
+        """What is held is left out: the nuggets, and the scale of the hidden layer."""
+        posterior = dgp.to_arviz()["posterior"]
+        trace = dgp.trace_
+        expected = {
+            "lengthscale_1": trace["lengthscale"][0],
+            "lengthscale_2": trace["lengthscale"][1],
+            "scale_2": trace["scale"][1],
+            "log_density": trace["log_density"],
+        }
+        assert set(posterior.data_vars) == set(expected)
+        for name, path in expected.items():
+            np.testing.assert_array_equal(posterior[name], path)
+
+    @pytest.mark.filterwarnings("ignore:More chains")  # ArviZ takes that for a wrong shape
+    def test_iterations_that_leave_rows_out_are_no_draws(self, arviz, stacked):
+        """The last 30 % of four have all rows: one."""
+        found = stacked.to_arviz()["posterior"]["log_density"]
+        np.testing.assert_array_equal(found, stacked.trace_["log_density"][:, -1:])

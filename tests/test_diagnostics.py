@@ -121,7 +121,7 @@ def test_a_range_of_zero_is_refused():
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 95])
 def test_a_level_outside_the_unit_interval_is_refused(level):
-    with pytest.raises(InputError, match="level"):
+    with pytest.raises(InputError, match="level is .*; it must be between 0 and 1"):
         diagnostics.coverage([0.0], [0.0], [1.0], level)
 
 
@@ -218,10 +218,20 @@ def test_mixture_log_density_of_points():
 @pytest.mark.parametrize(
     ("means", "variances", "weights", "message"),
     [
-        (np.zeros((2, 4)), np.ones((2, 4)), None, r"a row of shape \(3,\), that of y"),
+        (
+            np.zeros((2, 4)),
+            np.ones((2, 4)),
+            None,
+            r"means has the shape \(2, 4\); it must be \(K, \*\(3,\)\)",
+        ),
         (np.zeros((2, 3)), np.ones((3, 3)), None, "same shape"),
         (np.zeros((2, 3)), -np.ones((2, 3)), None, "variances contains negative"),
-        (np.zeros((2, 3)), np.ones((2, 3)), [1.0], "weights must have"),
+        (
+            np.zeros((2, 3)),
+            np.ones((2, 3)),
+            [1.0],
+            r"weights has the shape \(1,\); it must be \(2,\)",
+        ),
         (np.zeros((2, 3)), np.ones((2, 3)), [-1.0, 2.0], "weights contains negative"),
     ],
 )
@@ -248,7 +258,7 @@ def test_coverage_test_keeps_its_promise():
 
 @pytest.mark.parametrize(("n_inside", "n"), [(-1, 5), (6, 5), (0, 0)])
 def test_impossible_counts_are_refused(n_inside, n):
-    with pytest.raises(InputError, match="n_inside must lie between"):
+    with pytest.raises(InputError, match="n_inside is .*; it must be between 0 and n"):
         diagnostics.coverage_test(n_inside, n, 0.9)
 
 

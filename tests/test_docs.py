@@ -4,6 +4,7 @@ import functools
 import inspect
 import re
 from pathlib import Path
+from types import FunctionType
 
 import nbformat
 import numpy as np
@@ -11,12 +12,12 @@ import pytest
 from matplotlib import pyplot as plt
 
 import deepemu
-from deepemu import DGP, Emulator
-from deepemu.plots import figures
+from deepemu import DGP, GP, Emulator, plots
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("**/*.md"))]
+TESTS = ROOT / "tests"
 NOTEBOOKS = sorted((DOCS / "examples").glob("*.ipynb"))
 
 pytestmark = [
@@ -29,11 +30,6 @@ def python_blocks(markdown: str) -> list[str]:
     """Python code blocks, each behind as many empty lines as stand before it in the page."""
     found = re.finditer(r"^```python\b[^\n]*\n(.*?)^```", markdown, re.DOTALL | re.MULTILINE)
     return ["\n" * markdown.count("\n", 0, block.start(1)) + block[1] for block in found]
-
-
-def test_python_blocks_keep_their_lines():
-    page = "Title\n\n```python\na = 1\n```\n```text\nb\n```\n\n```python\nc = a\n```\n"
-    assert python_blocks(page) == ["\n\n\na = 1\n", "\n" * 10 + "c = a\n"]
 
 
 def with_defaults(monkeypatch, kind, **changes):
@@ -60,6 +56,9 @@ def working_folder(tmp_path, monkeypatch):
     plt.close("all")
 
 
+N_RUNS = 16  # as many as other tests compile for
+
+
 def output(X):
     return np.sin(6 * X[:, 0]) + X[:, 1] ** 2 + 2.0
 
@@ -67,13 +66,13 @@ def output(X):
 @pytest.fixture
 def given(working_folder, rng):
     """Simulator runs, as tables in the working directory and under the names of the pages."""
-    X, X_new = rng.random((30, 2)), rng.random((20, 2))
+    X, X_new = rng.random((N_RUNS, 2)), rng.random((20, 2))
     runs, new = np.column_stack([X, output(X)]), X_new
     for name, columns, table in (("runs", "x1,x2,y", runs), ("new", "x1,x2", new)):
         np.savetxt(f"{name}.csv", table, delimiter=",", header=columns, comments="")
     return {
         "X": X, "y": output(X), "X_new": X_new, "y_new": output(X_new),
-        "y_noisy": output(X) + 0.1 * rng.normal(size=30),
+        "y_noisy": output(X) + 0.1 * rng.normal(size=N_RUNS),
     }  # fmt: skip
 
 
@@ -92,7 +91,7 @@ def test_pages_with_examples_are_found():
 
 @functools.cache
 def fitted(n_inputs: int) -> Emulator:
-    X = np.random.default_rng(0).random((30, 2))
+    X = np.random.default_rng(0).random((N_RUNS, 2))
     return Emulator(n_iter=4).fit(X[:, :n_inputs], output(X))
 
 
@@ -113,7 +112,7 @@ def test_examples_of_a_page_run(page, given, short_training, monkeypatch):
 
 def test_the_page_of_plots_shows_all_of_them():
     page = (DOCS / "tasks" / "plots.md").read_text(encoding="utf-8")
-    for name in figures.__all__:
+    for name in plots.__all__:
         assert f"plots.{name}(" in page, name
         assert f"images/{name.replace('_', '-')}.png" in page, name
 
@@ -200,11 +199,6 @@ def functions_named(page: str) -> list[tuple[str, str]]:
     return found
 
 
-def test_functions_are_found_in_a_table():
-    page = "| a | `x/y.py`: `f`, and `g`, which; in `z.py`: `h` of each |\n| b | `w.py` |\n"
-    assert functions_named(page) == [("x/y.py", "f"), ("x/y.py", "g"), ("z.py", "h")]
-
-
 def test_the_table_of_equations_names_functions_that_exist():
     page = (DOCS / "equations.md").read_text(encoding="utf-8")
     named = functions_named(page)
@@ -239,3 +233,23 @@ def test_the_reference_names_everything_public():
     assert missing == []
     for module in (deepemu.diagnostics, deepemu.convergence):
         assert [n for n in module.__all__ if not re.search(rf"\b{n}\b", page)] == []
+
+
+def public_methods() -> set[str]:
+    """Of the estimators, those that scikit-learn gives them aside."""
+    bases = {base for kind in (GP, DGP, Emulator) for base in kind.__mro__}
+    ours = [vars(base) for base in bases if base.__module__.startswith("deepemu.")]
+    return {
+        name
+        for names in ours
+        for name, value in names.items()
+        if isinstance(value, FunctionType | classmethod) and not name.startswith("_")
+    }
+
+
+def test_what_users_can_call_is_called_by_a_test():
+    pages = "".join(page.read_text(encoding="utf-8") for page in PAGES)
+    named = set(re.findall(r"\b(?:emulator|gp|dgp|deepemu)\.([a-z]\w*)\(", pages))
+    assert {"predict", "save", "to_arviz"} <= named | public_methods()
+    tests = "".join(file.read_text(encoding="utf-8") for file in sorted(TESTS.rglob("*.py")))
+    assert [n for n in sorted(named | public_methods()) if f".{n}(" not in tests] == []

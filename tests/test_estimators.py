@@ -1,99 +1,64 @@
-"""What the emulators promise: interpolation, units, shapes, formulas, growth, reproducibility."""
+"""What the emulators promise: interpolation, units, shapes, formulas, reproducibility."""
+
+import copy
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from builders import KINDS, SMALL, closed_form_loo, curve, step
+from oracles import Process
 from scipy.linalg import solve_triangular
+from sklearn.base import clone
 from sklearn.metrics import r2_score
 
 from deepemu import DGP, GP, InputError
 
-SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2}
-
 pytestmark = pytest.mark.usefixtures("quick_programs")
-
-
-def curve(x):
-    return np.sin(5 * x[:, 0]) + x[:, 1]
-
-
-@pytest.fixture(scope="module")
-def problem():
-    x = np.random.default_rng(0).random((12, 2))
-    return x, curve(x)
-
-
-@pytest.fixture(scope="module")
-def elsewhere():
-    """Twelve test rows, as many as there are training rows: sampling compiles for one number."""
-    return np.random.default_rng(1).random((12, 2))
-
-
-@pytest.fixture(scope="module")
-def gp(problem):
-    return GP().fit(*problem)
-
-
-@pytest.fixture(scope="module")
-def dgp(problem):
-    return DGP(**SMALL).fit(*problem)
-
-
-@pytest.fixture(params=["gp", "dgp"])
-def fitted(request):
-    return request.getfixturevalue(request.param)
-
-
-def closed_form_loo(emulator):
-    """The closed form is all that a GP has, and for a DGP it must be asked for."""
-    return emulator.loo() if isinstance(emulator, GP) else emulator.loo(conditional=True)
-
-
-KINDS = pytest.mark.parametrize("make", [GP, lambda: DGP(**SMALL)], ids=["GP", "DGP"])
 
 
 # --- the fit -------------------------------------------------------------------------------------
 
 
-def test_training_points_are_interpolated(fitted, problem):
+def test_training_points_are_interpolated(either, problem):
     x, y = problem
-    mean, std = fitted.predict(x, return_std=True)
+    mean, std = either.predict(x, return_std=True)
     np.testing.assert_allclose(mean, y, atol=3e-3 * y.std())
     assert np.all(std < 0.02 * y.std())
     assert np.all(np.abs(mean - y) < 3 * std)
 
 
-def test_uncertainty_grows_away_from_the_data(fitted, problem):
+def test_uncertainty_grows_away_from_the_data(either, problem):
     x, y = problem
-    at_data = fitted.predict(x, return_std=True)[1]
-    far_mean, far_std = fitted.predict(x + 1e3, return_std=True)
+    at_data = either.predict(x, return_std=True)[1]
+    far_mean, far_std = either.predict(x + 1e3, return_std=True)
     assert far_std.min() > 10 * at_data.max()
     np.testing.assert_allclose(far_mean, y.mean(), atol=1e-6)  # the prior mean of a GP in y's units
 
 
-def test_score_is_the_coefficient_of_determination(fitted, elsewhere):
+def test_score_is_the_coefficient_of_determination(either, elsewhere):
     truth = curve(elsewhere)
-    assert fitted.score(elsewhere, truth) == r2_score(truth, fitted.predict(elsewhere))
-    assert 0.9 < fitted.score(elsewhere, truth) < 1.0
+    assert either.score(elsewhere, truth) == r2_score(truth, either.predict(elsewhere))
+    assert 0.9 < either.score(elsewhere, truth) < 1.0
 
 
-@KINDS
 @pytest.mark.parametrize(("factor", "offset"), [(1e8, 0.0), (1e-8, 0.0), (1.0, 1e6), (-3.0, 7.0)])
-def test_predictions_follow_the_units_of_y(make, problem, elsewhere, factor, offset):
+def test_predictions_follow_the_units_of_y(either, problem, elsewhere, factor, offset):
     x, y = problem
-    mean, std = make().fit(x, y).predict(elsewhere, return_std=True)
-    moved_mean, moved_std = make().fit(x, factor * y + offset).predict(elsewhere, return_std=True)
+    mean, std = either.predict(elsewhere, return_std=True)
+    moved = clone(either).fit(x, factor * y + offset)
+    moved_mean, moved_std = moved.predict(elsewhere, return_std=True)
     np.testing.assert_allclose((moved_mean - offset) / factor, mean, atol=1e-6)
     np.testing.assert_allclose(moved_std / abs(factor), std, rtol=1e-4)
 
 
-@KINDS
 @pytest.mark.parametrize("units", [(1e-8, 1e8), (1e8, 1e-8)])
-def test_predictions_do_not_depend_on_the_units_of_x(make, problem, elsewhere, units):
+def test_predictions_do_not_depend_on_the_units_of_x(either, problem, elsewhere, units):
     x, y = problem
-    mean, std = make().fit(x, y).predict(elsewhere, return_std=True)
-    other_mean, other_std = make().fit(x * units, y).predict(elsewhere * units, return_std=True)
+    mean, std = either.predict(elsewhere, return_std=True)
+    other = clone(either).fit(x * units, y)
+    other_mean, other_std = other.predict(elsewhere * units, return_std=True)
     np.testing.assert_allclose(other_mean, mean, atol=1e-6)
     np.testing.assert_allclose(other_std, std, rtol=1e-4)
 
@@ -166,17 +131,14 @@ def test_traces_have_a_row_for_each_chain_and_iteration(dgp, gp):
 
 def test_each_member_has_its_chains_average_after_burn_in(dgp):
     kept = dgp.trace_["lengthscale"][1][:, 4:].mean(axis=1)  # 75 % of 6 iterations are 4
-    log_lengthscale = dgp.ensembles_[0].members.params[1].log_lengthscale
-    np.testing.assert_allclose(np.exp(log_lengthscale), np.repeat(kept, 2, axis=0))
-    np.testing.assert_allclose(dgp.ensembles_[0].weights, [0.25] * 4)
+    log_lengthscale = dgp.posterior_.structures[0].imputed.params[1].log_lengthscale
+    # One set of parameters per chain, which its imputations share.
+    np.testing.assert_allclose(np.exp(log_lengthscale), kept[:, None])
+    members = dgp.posterior_.members(np.full((1, 2), 0.5))
+    np.testing.assert_allclose(members.weights, [0.25] * 4)
 
 
 # --- against the formulas, in NumPy --------------------------------------------------------------
-
-
-def matern52(a, b, lengthscale):
-    r = np.sqrt(5) * np.abs(a[:, None] - b[None]) / lengthscale
-    return np.prod((1 + r + r**2 / 3) * np.exp(-r), axis=2)
 
 
 def scaled(x, y):
@@ -194,8 +156,9 @@ def predicted(x, y, at, lengthscale, scale, nugget):
 
     By a Cholesky factor: an explicit inverse would be right to five digits of the variance only.
     """
-    lower = np.linalg.cholesky(matern52(x, x, lengthscale) + nugget * np.eye(len(x)))
-    whitened = solve_triangular(lower, matern52(x, at, lengthscale), lower=True)
+    process = Process("matern52", lengthscale, 1.0, nugget)
+    lower = np.linalg.cholesky(process.covariance(x))
+    whitened = solve_triangular(lower, process.correlation(x, at), lower=True)
     mean = whitened.T @ solve_triangular(lower, y, lower=True)
     return mean, np.sqrt(scale * (1 + nugget - np.sum(whitened**2, axis=0)))
 
@@ -213,8 +176,8 @@ def test_the_scale_of_a_gp_is_the_profiled_one(gp, problem):
     x, y = problem
     to_core, targets = scaled(x, y)
     lengthscale, scale, nugget = parameters(gp)
-    covariance = matern52(to_core(x), to_core(x), lengthscale) + nugget * np.eye(12)
-    assert scale == pytest.approx(targets @ np.linalg.solve(covariance, targets) / 12, rel=1e-6)
+    process = Process("matern52", lengthscale, 1.0, nugget)
+    assert scale == pytest.approx(process.best_scale(to_core(x), targets).scale, rel=1e-6)
 
 
 def test_gp_leaves_one_out_as_if_it_had_not_been_there(gp, problem):
@@ -247,12 +210,23 @@ def test_conditional_loo_of_a_dgp_has_the_units_of_y(problem):
     assert 1e2 < np.median(std) < 1e6
 
 
-def test_a_dgp_of_one_layer_is_a_gp(problem, elsewhere):
+def test_conditional_leave_one_out_with_a_structure_that_lost_its_vote(stacked):
+    """Its weights sum to zero, and once made all of it NaN."""
+    emulator = copy.deepcopy(stacked)
+    posterior = emulator.posterior_
+    weights = np.array([0.0, 0.0, 0.0, 0.0, 0.5, 0.5])  # four deep chains, two plain processes
+    assert weights.shape == posterior.stacked.weights.shape
+    without = dataclasses.replace(posterior.stacked, weights=weights)
+    emulator.posterior_ = dataclasses.replace(posterior, stacked=without)
+    assert np.all(np.isfinite(emulator.loo(conditional=True)))
+
+
+def test_a_dgp_of_one_layer_is_a_gp(gp, problem, elsewhere):
     x, y = problem
     settings = {"depth": 1, "prior": "reference", "n_iter": 60, "n_scoring": 3}
     flat = DGP(**(SMALL | settings)).fit(x, y)
     mean, std = flat.predict(elsewhere, return_std=True)
-    gp_mean, gp_std = GP().fit(x, y).predict(elsewhere, return_std=True)
+    gp_mean, gp_std = gp.predict(elsewhere, return_std=True)
     np.testing.assert_allclose(mean, gp_mean, atol=2e-3 * y.std())
     np.testing.assert_allclose(std, gp_std, rtol=0.05)
 
@@ -269,118 +243,26 @@ def test_draws_have_the_moments_that_predict_reports(dgp, elsewhere):
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.25)
 
 
-def test_draws_are_joint(fitted):
+def test_draws_are_joint(either):
     """Outputs of rows that nearly coincide nearly coincide; those of distant rows do not."""
     near = np.random.default_rng(4).random((6, 2)) + 1.0
     pairs = np.vstack([near, near + 1e-3])
-    draws = fitted.sample_y(pairs, 60, random_state=0)
+    draws = either.sample_y(pairs, 60, random_state=0)
     draws = draws - draws.mean(axis=1, keepdims=True)
     assert np.all(np.mean((draws[:6] - draws[6:]) ** 2, axis=1) < 0.02 * draws[:6].var(axis=1))
 
 
-def test_draws_are_reproducible(fitted, elsewhere):
-    first = fitted.sample_y(elsewhere, 3, random_state=1)
-    np.testing.assert_array_equal(fitted.sample_y(elsewhere, 3, random_state=1), first)
-    assert np.all(fitted.sample_y(elsewhere, 3, random_state=2) != first)
+def test_joint_draws_do_not_depend_on_rows_that_follow(dgp):
+    at = np.random.default_rng(1).random((20, 2))
+    few, many = (dgp.sample_y(at[:n], 3, random_state=5) for n in (4, 20))
+    np.testing.assert_allclose(many[:4], few, rtol=1e-6)
+
+
+def test_draws_are_reproducible(either, elsewhere):
+    first = either.sample_y(elsewhere, 3, random_state=1)
+    np.testing.assert_array_equal(either.sample_y(elsewhere, 3, random_state=1), first)
+    assert np.all(either.sample_y(elsewhere, 3, random_state=2) != first)
     assert np.all(first[:, 0] != first[:, 1])
-
-
-# --- growing -------------------------------------------------------------------------------------
-
-
-@KINDS
-def test_update_adds_rows_and_loses_none(make, problem):
-    x, y = problem
-    emulator = make().fit(x[:9], y[:9])
-    uncertain = emulator.predict(x[9:], return_std=True)[1]
-    assert emulator.update(x[9:], y[9:]) is emulator
-    assert closed_form_loo(emulator)[0].shape == (12,)
-    np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3 * y.std())
-    assert np.all(emulator.predict(x[9:], return_std=True)[1] < uncertain)
-
-
-def test_an_updated_gp_is_the_gp_fitted_to_all_rows(problem, elsewhere):
-    """Up to the scaling, which an update keeps: so the rows that set it come first."""
-    x, y = problem
-    order = np.argsort(-np.abs(x - 0.5).max(axis=1))
-    x, y = x[order], y[order]
-    grown = GP().fit(x[:9], y[:9]).update(x[9:], y[9:])
-    np.testing.assert_allclose(
-        grown.predict(elsewhere), GP().fit(x, y).predict(elsewhere), atol=0.05 * y.std()
-    )
-
-
-@KINDS
-def test_updating_with_a_row_that_is_there_changes_little(make, problem, elsewhere):
-    x, y = problem
-    emulator = make().fit(x, y)
-    before = emulator.predict(elsewhere)
-    emulator.update(x[:1], y[:1])
-    assert closed_form_loo(emulator)[0].shape == (13,)
-    assert len(emulator.ensembles_[0].data.x) == 16
-    np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3 * y.std())
-    np.testing.assert_allclose(emulator.predict(elsewhere), before, atol=0.3 * y.std())
-
-
-@KINDS
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x, y: (x[:, :1], y), "1 features, but .* expecting 2"),
-        (lambda x, y: (x, np.column_stack([y, y])), "2 column"),
-        (lambda x, y: (x, y[:-1]), "inconsistent numbers of samples"),
-        (lambda x, y: (x * np.nan, y), "NaN"),
-        (lambda x, y: (x, y + [np.inf, *[0] * 11]), "infinity"),
-        (lambda x, y: (x[:0], y[:0]), "minimum of 1"),
-    ],
-)
-def test_a_refused_update_changes_nothing(make, problem, elsewhere, change, message):
-    x, y = problem
-    emulator = make().fit(x, y)
-    before = emulator.predict(elsewhere, return_std=True)
-    with pytest.raises(ValueError, match=message):
-        emulator.update(*change(elsewhere, curve(elsewhere)))
-    np.testing.assert_array_equal(emulator.predict(elsewhere, return_std=True), before)
-    assert closed_form_loo(emulator)[0].shape == (12,)
-
-
-@KINDS
-def test_an_update_that_breaks_off_changes_nothing(make, problem, elsewhere, monkeypatch):
-    x, y = problem
-    emulator = make().fit(x, y)
-    before = emulator.predict(elsewhere, return_std=True)
-
-    def break_off(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(type(emulator._parts[0].candidate), "go_on", break_off)
-        with pytest.raises(KeyboardInterrupt):
-            emulator.update(elsewhere, curve(elsewhere))
-    np.testing.assert_array_equal(emulator.predict(elsewhere, return_std=True), before)
-    assert closed_form_loo(emulator)[0].shape == (12,)
-    emulator.update(elsewhere[:2], curve(elsewhere[:2]))
-    assert closed_form_loo(emulator)[0].shape == (14,)
-
-
-# --- noise ---------------------------------------------------------------------------------------
-
-
-def noise_sd(emulator, y):
-    _, scale, nugget = parameters(emulator)
-    return np.sqrt(scale * nugget) * y.std()
-
-
-@pytest.mark.parametrize("n_replicates", [1, 4])
-def test_an_estimated_nugget_recovers_the_noise(n_replicates):
-    rng = np.random.default_rng(5)
-    x = np.repeat(np.linspace(0, 1, 48 // n_replicates), n_replicates)[:, None]
-    y = 10 * np.sin(6 * x[:, 0]) + rng.normal(0, 1.5, 48)
-    emulator = GP(nugget="estimate").fit(x, y)
-    assert noise_sd(emulator, y) == pytest.approx(1.5, rel=0.3)
-    mean, std = emulator.predict(x, return_std=True)
-    np.testing.assert_allclose(mean, 10 * np.sin(6 * x[:, 0]), atol=2.0)
-    assert np.all(std > 1.0)  # of an observation, so the noise is part of it
 
 
 # --- settings and reproducibility ----------------------------------------------------------------
@@ -408,6 +290,17 @@ def test_the_settings_of_the_paper():
     assert changed["n_imputations"] == 50
 
 
+@pytest.mark.parametrize("seed", [1, 7, 16])
+def test_a_single_chain_does_not_take_a_step_for_noise(seed):
+    """Fitted to hidden layers that still were copies of the inputs, the scale went to 1e5."""
+    x = np.linspace(0, 1, 10)[:, None]
+    emulator = DGP.paper(depth=3, random_state=seed, n_iter=150, n_imputations=5, verbose=False)
+    emulator.fit(x, step(x[:, 0]))
+    at = np.concatenate([np.linspace(0.05, 0.4, 20), np.linspace(0.6, 0.95, 20)])
+    error = emulator.predict(at[:, None]) - step(at)
+    assert np.abs(error).max() < 0.3
+
+
 def test_the_same_seed_gives_the_same_emulator(dgp, problem, elsewhere):
     again = DGP(**SMALL).fit(*problem)
     for mine, theirs in zip(
@@ -432,9 +325,9 @@ def test_a_generator_as_seed_is_used_up(problem, elsewhere):
     assert np.all(first != second)
 
 
-def test_rows_are_predicted_one_by_one_as_all_together(fitted, elsewhere):
-    together = fitted.predict(elsewhere, return_std=True)
-    singly = [fitted.predict(elsewhere[i : i + 1], return_std=True) for i in range(12)]
+def test_rows_are_predicted_one_by_one_as_all_together(either, elsewhere):
+    together = either.predict(elsewhere, return_std=True)
+    singly = [either.predict(elsewhere[i : i + 1], return_std=True) for i in range(12)]
     np.testing.assert_allclose(np.hstack(singly), together, rtol=1e-9)
 
 
@@ -452,12 +345,11 @@ def test_the_precision_of_the_users_process_is_left_alone(make, problem, elsewhe
     assert jnp.ones(1).dtype == jnp.float32
 
 
-@KINDS
-def test_a_process_with_float64_on_gets_the_same_numbers(make, problem, elsewhere):
-    expected = make().fit(*problem).predict(elsewhere, return_std=True)
+def test_a_process_with_float64_on_gets_the_same_numbers(either, problem, elsewhere):
+    expected = either.predict(elsewhere, return_std=True)
     jax.config.update("jax_enable_x64", True)
     try:
-        got = make().fit(*problem).predict(elsewhere, return_std=True)
+        got = clone(either).fit(*problem).predict(elsewhere, return_std=True)
         assert jnp.ones(1).dtype == jnp.float64
     finally:
         jax.config.update("jax_enable_x64", False)

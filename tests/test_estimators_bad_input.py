@@ -1,23 +1,16 @@
 """Data and settings that cannot be used, or only just: the error says what to change."""
 
+import copy
 import warnings
 
 import numpy as np
 import pytest
+from builders import KINDS
 from sklearn.exceptions import NotFittedError
 
 from deepemu import DGP, GP, DataWarning, InputError, Layer
 
-SMALL = {"n_chains": 2, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
-KINDS = pytest.mark.parametrize("make", [GP, lambda: DGP(**SMALL)], ids=["GP", "DGP"])
-
 pytestmark = pytest.mark.usefixtures("quick_programs")
-
-
-@pytest.fixture(scope="module")
-def problem():
-    x = np.random.default_rng(0).random((12, 2))
-    return x, np.sin(5 * x[:, 0]) + x[:, 1]
 
 
 def with_value(values, value):
@@ -61,7 +54,6 @@ def test_rows_that_are_all_equal_are_the_users_to_change(problem):
         GP().fit(problem[0][[0] * 12], problem[1])
 
 
-@KINDS
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -73,10 +65,9 @@ def test_rows_that_are_all_equal_are_the_users_to_change(problem):
     ],
 )
 @pytest.mark.parametrize("method", ["predict", "sample_y"])
-def test_test_rows_that_cannot_be_used_are_refused(make, problem, method, change, message):
-    emulator = make().fit(*problem)
+def test_test_rows_that_cannot_be_used_are_refused(either, problem, method, change, message):
     with pytest.raises(ValueError, match=message):
-        getattr(emulator, method)(change(problem[0]))
+        getattr(either, method)(change(problem[0]))
 
 
 @KINDS
@@ -111,6 +102,36 @@ def test_a_failed_fit_leaves_the_one_before_in_use(problem):
     np.testing.assert_array_equal(emulator.predict(x), expected)
     emulator.set_params(nugget=1e-6).update(x[:1] + 0.1, y[:1])
     assert emulator.loo()[0].shape == (13,)
+
+
+def test_a_failed_refit_leaves_the_data_of_the_last_fit(problem):
+    x, y = problem
+    emulator = GP().fit(x, y)
+    with pytest.raises(InputError, match="All 5 rows of X are equal"):
+        emulator.fit(np.ones((5, 2)), np.arange(5.0))
+    emulator.update([[0.5, 0.5]], [np.sin(2.5) + 0.5])
+    np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
+
+
+def test_a_refit_that_fails_in_stacking_changes_nothing(stacked, line, monkeypatch):
+    x, y = line
+    emulator = copy.deepcopy(stacked)
+    before = emulator.predict(x, return_std=True)
+
+    def fail(*arguments):
+        raise RuntimeError("no votes")
+
+    monkeypatch.setattr("deepemu.estimators.base.stack", fail)
+    with pytest.raises(RuntimeError, match="no votes"):
+        emulator.fit(x, 1000 * y + 5)
+    np.testing.assert_array_equal(emulator.predict(x, return_std=True), before)
+
+
+@pytest.mark.parametrize("kind", ["datetime64[D]", "timedelta64[s]", "U8"])
+def test_dates_and_text_are_not_numbers(problem, kind):
+    x, _ = problem
+    with pytest.raises(InputError, match="y has dtype .*convert it to numbers"):
+        GP().fit(x, np.arange(12).astype(kind))
 
 
 # --- data that can be used, but only just --------------------------------------------------------
@@ -241,11 +262,10 @@ def test_outputs_at_both_ends_of_the_doubles(problem):
     np.testing.assert_allclose(GP().fit(x, y).predict(x) / 1e308, y / 1e308, atol=0.01)
 
 
-@KINDS
 @pytest.mark.parametrize("distance", [1e3, 1e12, 1e200])
-def test_far_from_the_data_the_prior_is_returned(make, problem, distance):
+def test_far_from_the_data_the_prior_is_returned(either, problem, distance):
     x, y = problem
-    mean, std = make().fit(x, y).predict(x + distance, return_std=True)
+    mean, std = either.predict(x + distance, return_std=True)
     np.testing.assert_allclose(mean, y.mean(), atol=1e-6)
     assert np.all(std > 0.1 * y.std()) and np.all(np.isfinite(std))
 
@@ -283,8 +303,8 @@ def no_training(monkeypatch):
     def train(*_):
         raise AssertionError("training began")
 
-    monkeypatch.setattr("deepemu.training.candidates.train", train)
-    monkeypatch.setattr("deepemu.training.plain.train_single_layer", train)
+    monkeypatch.setattr("deepemu.training.structures.train", train)
+    monkeypatch.setattr("deepemu.training.structures.train_plain", train)
 
 
 def assert_one_sentence(error, name, value):
@@ -342,3 +362,9 @@ def hidden(**settings):
 def test_layers_that_make_no_sense_are_named(layers, message, problem, no_training):
     with pytest.raises(InputError, match=message):
         DGP(layers=layers).fit(*problem)
+
+
+@pytest.mark.parametrize("nugget", [9e-9, 1e-14])
+def test_nuggets_below_round_off_are_refused(problem, nugget):
+    with pytest.raises(InputError, match="nugget of layer 1 is .*at least 1e-08"):
+        GP(nugget=nugget).fit(*problem)

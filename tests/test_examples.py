@@ -5,25 +5,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import step
 
 from deepemu import DGP
 from deepemu.diagnostics import nrmsep
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
 
 ROOT = Path(__file__).parents[1]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
-def step(x):
-    return np.where(x < 0.5, -1.0, 1.0)
-
-
 @pytest.fixture(scope="module")
 def demo():
-    return runpy.run_path(str(ROOT / "examples" / "step_function.py"))
+    """The script; no program goes to the user's cache folder."""
+    script = runpy.run_path(str(ROOT / "examples" / "step_function.py"))
+    script["main"].__globals__["use_compilation_cache"] = lambda: None
+    return script
 
 
 @pytest.fixture(scope="module")
-def step_emulator():
+def step_emulator(quick_programs):
     x = np.linspace(0, 1, 10)
     return DGP(depth=3).fit(x[:, None], step(x))
 

@@ -1,5 +1,6 @@
 """Rows that chains are trained without: which they are, that they stay unseen, their return."""
 
+import copy
 import dataclasses
 
 import jax
@@ -8,13 +9,20 @@ import pytest
 from oracles import Process
 
 from deepemu import DGP, InputError
-from deepemu.core.inference import sem
-from deepemu.data.sites import Replicates, collapse_replicates, pack, pack_without
+from deepemu.core.inference import impute, sem
+from deepemu.core.inference.m_step import InTurn
+from deepemu.core.inference.multistart import best_ascent
+from deepemu.core.model.observation import Units
+from deepemu.core.nodes.dense import Dense
+from deepemu.data.names import numbered
+from deepemu.data.sites import SiteData, first_rows, pack, pack_without, sites_of
 from deepemu.ensembles import assembly, prediction
+from deepemu.observations.gaussian import GaussianNoise
 from deepemu.runtime import devices, padding
 from deepemu.training import folds, growth, plain
 from deepemu.training.layers import Layer, build_network
-from deepemu.training.start import starting_imputation, starting_params
+from deepemu.training.start import starting_params
+from deepemu.training.structures import PlainGP, Problem
 
 pytestmark = [
     pytest.mark.usefixtures("quick_programs"),
@@ -29,17 +37,38 @@ def double_precision():
         yield
 
 
-def sites_of(x, y, n_copies=1, rng=None):
+NOISE = GaussianNoise()
+
+
+def network_of(layers, n_inputs):
+    return build_network(layers, n_inputs, 1, NOISE, Dense())
+
+
+def units_of(n_outputs):
+    return Units(np.zeros(n_outputs), np.ones(n_outputs))
+
+
+def data_of(x, y, n_copies=1, rng=None):
     """Each row ``n_copies`` times, with noise if there are several."""
     x, y = np.repeat(x, n_copies, axis=0), np.repeat(y, n_copies, axis=0)
     noise = 0.0 if n_copies == 1 else 0.1 * rng.normal(size=y.shape)
-    return collapse_replicates(x, y + noise)
+    site, units = sites_of(x), units_of(y.shape[1])
+    return SiteData(x[first_rows(site)], NOISE.collapse(y + noise, site, units), site, units)
 
 
 def some(sites, rows):
     """Sites as if the others had never been there."""
-    kept = [np.asarray(each)[rows] for each in (sites.x, sites.y, sites.counts, sites.squares)]
-    return Replicates(*kept, np.arange(int(rows.sum())))
+    observed = jax.tree.map(lambda each: np.asarray(each)[rows], sites.observed)
+    return SiteData(sites.x[rows], observed, np.arange(int(rows.sum())), sites.units)
+
+
+def predicted(imputed, at):
+    """Moments (chains, m, P) by each chain."""
+    return prediction.chain_latents(prediction.chains_of(imputed), at, units_of(1))
+
+
+def imputation_of(latents, bracket):
+    return impute.start(latents, np.float64(bracket))
 
 
 # --- who does without what -------------------------------------------------------------------
@@ -49,7 +78,7 @@ def some(sites, rows):
     ("n_sites", "n_chains"), [(8, 4), (12, 4), (13, 8), (30, 6), (9, 5), (3, 4), (2, 8)]
 )
 def test_folds_partition_the_sites(n_sites, n_chains):
-    rows = folds.left_out(3, n_sites, n_chains, 4)
+    rows = folds.held_out_sites(3, n_sites, n_chains, 4)
     n_folds = min(4, n_sites)
     assert rows.shape == (n_chains, n_sites)
     for chain in range(n_folds, n_chains):
@@ -62,7 +91,7 @@ def test_folds_partition_the_sites(n_sites, n_chains):
 
 
 def test_folds_follow_the_seed():
-    first, again, other = (folds.left_out(seed, 40, 4, 4) for seed in (0, 0, 1))
+    first, again, other = (folds.held_out_sites(seed, 40, 4, 4) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
     assert np.any(first != other)
     assert np.any(first[0] != (np.arange(40) % 4 == 0))  # drawn at random
@@ -75,62 +104,70 @@ def test_folds_follow_the_seed():
 def test_padding_rows_is_as_if_they_had_not_been_there(rng, n_copies):
     """In the ascent of the parameters, with their noise, and in predictions with those found."""
     x = rng.random((11, 2))
-    sites = sites_of(x, np.sin(5 * x[:, :1]) + x[:, 1:], n_copies, rng)
+    sites = data_of(x, np.sin(5 * x[:, :1]) + x[:, 1:], n_copies, rng)
     rows = np.isin(np.arange(11), [0, 4, 5, 9])
-    network = build_network([Layer(nugget="estimate", prior="reference")], 2, 1)
+    network = network_of([Layer(nugget="estimate", prior="reference")], 2)
     (start,) = starting_params(network, [1.0], [1e-3])
     starts = plain._gp_starts(start, 0)
     padded, absent = pack_without(sites, rows), pack(some(sites, ~rows))
-    np.testing.assert_array_equal(np.asarray(padded.counts)[:11], np.where(rows, 0, n_copies))
-    np.testing.assert_allclose(padded.squares, absent.squares, rtol=1e-12)
+    counts = np.asarray(padded.observed.counts)[:11]
+    np.testing.assert_array_equal(counts, np.where(rows, 0, n_copies))
+    squares = [np.sum(data.observed.squares, axis=0) for data in (padded, absent)]
+    np.testing.assert_allclose(*squares, rtol=1e-12)
     (found, value), (expected, expected_value) = (
-        plain.fit_single_layer(network, starts, data, 3, 5, 1e-7) for data in (padded, absent)
+        best_ascent(network, InTurn(), starts, data, 3, 5, 1e-7) for data in (padded, absent)
     )
     np.testing.assert_allclose(value, expected_value, rtol=1e-8)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6), found, expected)
 
     at = rng.random((6, 2))
-    chain = sem.Chain((expected,), starting_imputation((), 1.0))
-    moments = prediction.predict_chains([(assembly.as_they_are(network, padded, [chain]), 0)], at)
+    chain = sem.Chain((expected,), plain.NOTHING_IMPUTED)
+    moments = predicted(assembly.as_they_are(network, padded, [chain]), at)
     process = Process(
         "matern52",
         np.exp(np.asarray(expected.log_lengthscale))[0],
         float(np.exp(expected.log_scale)[0]),
         float(np.exp(expected.log_nugget)[0]),
     )
-    mean, cov = process.predict(x[~rows], sites.y[~rows, 0], at, n_copies)
+    mean, cov = process.predict(x[~rows], sites.observed.y[~rows, 0], at, n_copies)
     np.testing.assert_allclose(moments.mean[0, :, 0], mean, rtol=1e-6, atol=1e-8)
     np.testing.assert_allclose(moments.var[0, :, 0], np.diag(cov), rtol=1e-5)
 
 
 def test_packing_without_rows_changes_nothing_else(rng):
-    sites = sites_of(rng.random((5, 2)), rng.normal(size=(5, 2)), 2, rng)
-    before = dataclasses.asdict(sites)
+    sites = data_of(rng.random((5, 2)), rng.normal(size=(5, 2)), 2, rng)
+    before = copy.deepcopy(sites)
     data = pack_without(sites, np.array([False, True, False, False, True]))
     np.testing.assert_array_equal(np.asarray(data.x)[:5], sites.x)
-    np.testing.assert_array_equal(np.asarray(data.y)[[0, 2, 3]], sites.y[[0, 2, 3]])
-    np.testing.assert_array_equal(np.asarray(data.y)[[1, 4]], 0.0)
-    np.testing.assert_allclose(data.squares, sites.squares[[0, 2, 3]].sum(axis=0))
-    for name, value in before.items():
-        np.testing.assert_array_equal(getattr(sites, name), value)
+    np.testing.assert_array_equal(np.asarray(data.used)[:5], [1, 0, 1, 1, 0])
+    for name in ("y", "counts", "squares"):
+        packed, given = (np.asarray(getattr(of.observed, name)) for of in (data, sites))
+        np.testing.assert_array_equal(packed[[0, 2, 3]], given[[0, 2, 3]])
+        np.testing.assert_array_equal(packed[[1, 4]], 0.0)
+    for field in dataclasses.fields(sites):
+        both = (getattr(of, field.name) for of in (sites, before))
+        jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 def deep_chain(rng, x, size, width=2):
     """A chain of one hidden layer with parameters and hidden variables of no fit."""
-    network = build_network([Layer(width=width), Layer()], x.shape[1], 1)
+    network = network_of([Layer(width=width), Layer()], x.shape[1])
     params = tuple(
         jax.tree.map(lambda leaf: np.asarray(leaf) + 0.3 * rng.normal(size=np.shape(leaf)), each)
         for each in starting_params(network, [1.0, 1.0], [1e-4, 1e-4])
     )
     latents = (np.asarray(padding.pad_rows(rng.normal(size=(len(x), width)), size)),)
-    return network, sem.Chain(params, starting_imputation(latents, 16.0))
+    return network, sem.Chain(params, imputation_of(latents, 16.0))
 
 
 def test_what_is_forgotten_is_zero(rng):
     x = rng.random((6, 2))
     _, chain = deep_chain(rng, x, 16)
     rows = np.array([True, False, False, True, False, False])
-    (before,), (after,) = chain.imputation.latents, folds.forget(chain, rows).imputation.latents
+    (before,), (after,) = (
+        chain.imputation.latents,
+        folds.hold_out_latents(chain, rows).imputation.latents,
+    )
     np.testing.assert_array_equal(after[:6][rows], 0.0)
     np.testing.assert_array_equal(after[:6][~rows], before[:6][~rows])
     assert np.all(before[:6] != 0.0)
@@ -156,8 +193,8 @@ def test_rows_come_back_at_their_conditional_mean(rng):
     network, chain = deep_chain(rng, x, 16)
     left_out = np.zeros((2, 9), bool)
     left_out[0, [1, 4]], left_out[1, [0, 5, 8]] = True, True
-    chains = [folds.forget(chain, rows) for rows in left_out]
-    data = [pack_without(sites_of(x, y), rows) for rows in left_out]
+    chains = [folds.hold_out_latents(chain, rows) for rows in left_out]
+    data = [pack_without(data_of(x, y), rows) for rows in left_out]
     filled = growth.fill_in(network, chains, data, x, left_out)
     whole = chain.imputation.latents[0][:9]
     for got, rows in zip(filled, left_out, strict=True):
@@ -172,7 +209,7 @@ def test_new_rows_start_at_their_conditional_mean(rng):
     """Also where they do not fit into the padding."""
     x, y = rng.random((20, 2)), rng.normal(size=(20, 1))
     network, chain = deep_chain(rng, x[:14], 16)
-    old, grown = pack(sites_of(x[:14], y[:14])), pack(sites_of(x, y))
+    old, grown = pack(data_of(x[:14], y[:14])), pack(data_of(x, y))
     (got,) = growth.extend_chains(network, [chain], old, grown, 14, 6)
     (before,), (latents,) = chain.imputation.latents, got.imputation.latents
     assert latents.shape == (32, 2)
@@ -190,7 +227,8 @@ def train(x, y, n_chains=4, inference="imputation", seed=5):
         n_chains=n_chains, n_iter=6, n_sweeps=2, n_imputations=1, early_stopping=False,
         inference=inference, verbose=False,
     )  # fmt: skip
-    return settings.candidate(x.shape[1], 1, 4).train(seed, sites_of(x, y), False)
+    problem = Problem(1, NOISE, Dense(), numbered("x", x.shape[1]))
+    return settings.structure(problem, 4).train(seed, data_of(x, y), False)
 
 
 @pytest.mark.parametrize("inference", ["imputation", "full_bayes"])
@@ -199,39 +237,38 @@ def test_a_chain_does_not_see_the_outputs_that_it_predicts(rng, inference):
     x = rng.random((12, 2))
     y = np.sin(5 * x[:, :1])
     first = train(x, y, inference=inference).held_out
-    hidden = first.unseen[0]
+    hidden = first.mask[0]
     assert 0 < hidden.sum() < 12
     second = train(x, np.where(hidden[:, None], -7.0, y), inference=inference).held_out
-    np.testing.assert_array_equal(first.unseen, second.unseen)
+    np.testing.assert_array_equal(first.mask, second.mask)
     for a, b in (
-        (first.moments.mean, second.moments.mean),
-        (first.moments.var, second.moments.var),
+        (first.latents.mean, second.latents.mean),
+        (first.latents.var, second.latents.var),
     ):
         np.testing.assert_array_equal(a[0], b[0])
         for k in range(1, 4):
-            assert np.all(a[k][first.unseen[k]] != b[k][first.unseen[k]])
+            assert np.all(a[k][first.mask[k]] != b[k][first.mask[k]])
 
 
 def test_held_out_moments_stand_at_unseen_sites_only(rng):
     x = rng.random((10, 1))
     trained = train(x, np.sin(6 * x), n_chains=5)
     held_out = trained.held_out
-    assert held_out.moments.mean.shape == (5, 10, 1)
-    np.testing.assert_array_equal(held_out.moments.var[..., 0] > 0, held_out.unseen)
-    np.testing.assert_array_equal(held_out.moments.mean[~held_out.unseen], 0.0)
-    np.testing.assert_array_equal(held_out.unseen.sum(axis=0) >= 1, True)
+    assert held_out.latents.mean.shape == (5, 10, 1)
+    np.testing.assert_array_equal(held_out.latents.var[..., 0] > 0, held_out.mask)
+    np.testing.assert_array_equal(held_out.latents.mean[~held_out.mask], 0.0)
+    np.testing.assert_array_equal(held_out.mask.sum(axis=0) >= 1, True)
     # Chains 0 and 4 leave out the same rows, but draw their own numbers.
-    same = held_out.unseen[0]
-    np.testing.assert_array_equal(same, held_out.unseen[4])
-    assert np.all(held_out.moments.mean[0, same] != held_out.moments.mean[4, same])
+    same = held_out.mask[0]
+    np.testing.assert_array_equal(same, held_out.mask[4])
+    assert np.all(held_out.latents.mean[0, same] != held_out.latents.mean[4, same])
 
 
 def test_in_the_end_all_chains_have_all_rows(rng):
     x = rng.random((10, 1))
     y = np.sin(6 * x)
     trained = train(x, y)
-    voices = [(trained.ensemble, k) for k in range(4)]
-    moments = prediction.predict_chains(voices, x)
+    moments = predicted(trained.imputed, x)
     np.testing.assert_allclose(moments.mean, np.broadcast_to(y, (4, 10, 1)), atol=0.02)
     assert trained.trace.log_density.shape == (4, 6)
 
@@ -239,38 +276,36 @@ def test_in_the_end_all_chains_have_all_rows(rng):
 # --- plain Gaussian processes ----------------------------------------------------------------
 
 
-def one_layer():
-    network = build_network([Layer(prior="reference")], 1, 1)
-    return network, starting_params(network, [1.0], [1e-6])[0]
+def train_plain(n_inputs, sites, seed, n_folds):
+    network = network_of([Layer(prior="reference")], n_inputs)
+    start = starting_params(network, [1.0], [1e-6])
+    return PlainGP("plain", network, start, n_folds).train(seed, sites, False)
 
 
 def test_a_gp_predicts_folds_as_if_fitted_without_them():
     x = np.linspace(0, 1, 14)[:, None]
-    sites = sites_of(x, np.sin(7 * x) + x)
-    network, start = one_layer()
-    trained = plain.train_single_layer(network, sites, start, 3, 4)
+    sites = data_of(x, np.sin(7 * x) + x)
+    trained = train_plain(1, sites, 3, 4)
     held_out = trained.held_out
-    assert held_out.unseen.shape == (1, 14) and held_out.unseen.all()
-    for rows in folds.left_out(3, 14, 4, 4):
-        alone = plain.train_single_layer(network, some(sites, ~rows), start, 0, 0)
+    assert held_out.mask.shape == (1, 14) and held_out.mask.all()
+    for rows in folds.held_out_sites(3, 14, 4, 4):
+        alone = train_plain(1, some(sites, ~rows), 0, 0)
         (params,) = alone.chains[0].params
         process = Process("matern52", np.exp(params.log_lengthscale)[0],
                           np.exp(params.log_scale)[0], np.exp(params.log_nugget)[0])  # fmt: skip
-        mean, cov = process.predict(x[~rows], sites.y[~rows, 0], x[rows])
+        mean, cov = process.predict(x[~rows], sites.observed.y[~rows, 0], x[rows])
         std = np.sqrt(np.diag(cov))
-        assert np.all(np.abs(held_out.moments.mean[0, rows, 0] - mean) < 1e-3 * std)
-        np.testing.assert_allclose(np.sqrt(held_out.moments.var[0, rows, 0]), std, rtol=1e-3)
+        assert np.all(np.abs(held_out.latents.mean[0, rows, 0] - mean) < 1e-3 * std)
+        np.testing.assert_allclose(np.sqrt(held_out.latents.var[0, rows, 0]), std, rtol=1e-3)
 
 
 def test_a_gp_does_not_see_the_outputs_that_it_predicts(rng):
     """Not in a single bit: not by where the ascents start either."""
     x = rng.random((14, 2))
     y = np.sin(7 * x[:, :1]) + x[:, 1:]
-    network = build_network([Layer(prior="reference")], 2, 1)
-    (start,) = starting_params(network, [1.0], [1e-6])
-    hidden = folds.left_out(3, 14, 4, 4)[1]
+    hidden = folds.held_out_sites(3, 14, 4, 4)[1]
     first, second = (
-        plain.train_single_layer(network, sites_of(x, outputs), start, 3, 4).held_out.moments
+        train_plain(2, data_of(x, outputs), 3, 4).held_out.latents
         for outputs in (y, np.where(hidden[:, None], -7.0, y))
     )
     np.testing.assert_array_equal(first.mean[0, hidden], second.mean[0, hidden])
@@ -282,12 +317,10 @@ def test_a_gp_does_not_see_the_outputs_that_it_predicts(rng):
 def test_few_sites_are_each_predicted_once(n_sites):
     """Fewer sites than folds: one fold a site."""
     x = np.linspace(0, 1, n_sites)[:, None]
-    sites = sites_of(x, x**2)
-    network, start = one_layer()
-    held_out = plain.train_single_layer(network, sites, start, 0, 4).held_out
-    assert held_out.moments.mean.shape == (1, n_sites, 1)
-    assert held_out.unseen.shape == (1, n_sites)
-    assert np.all(np.abs(held_out.moments.mean[0] - x**2) > 1e-6)
+    held_out = train_plain(1, data_of(x, x**2), 0, 4).held_out
+    assert held_out.latents.mean.shape == (1, n_sites, 1)
+    assert held_out.mask.shape == (1, n_sites)
+    assert np.all(np.abs(held_out.latents.mean[0] - x**2) > 1e-6)
 
 
 # --- through the estimator -------------------------------------------------------------------
@@ -302,9 +335,11 @@ def test_without_stacking_there_is_one_mixture_of_equal_members(rng, change):
     n = 12 if change else 7
     x = rng.random((n, 2))
     emulator = DGP(**(SMALL | change)).fit(x, np.sin(5 * x[:, 0]))
-    (ensemble,) = emulator.ensembles_
-    np.testing.assert_allclose(ensemble.weights, 1 / len(ensemble.weights))
-    np.testing.assert_array_equal(emulator._stacked.scale, 1.0)
+    ((_, weights),) = emulator.posterior_.weights
+    np.testing.assert_allclose(weights, 1 / len(weights))
+    members = emulator.posterior_.members(x[:1])
+    np.testing.assert_allclose(members.weights, 1 / (2 * len(weights)))
+    np.testing.assert_array_equal(emulator.posterior_.stacked.stretch, 1.0)
     with pytest.raises(InputError, match="No rows were held out"):
         emulator.loo()
     assert emulator.loo(conditional=True)[0].shape == (n,)
@@ -322,8 +357,8 @@ def test_held_out_predictions_have_the_shape_of_y(rng, shape):
     assert np.all(std > 0) and np.all(std < 1e4)
     assert np.sqrt(np.mean((mean - 1e3 * y - 7) ** 2)) < 1e3 * y.std()
     assert np.all(np.abs(mean - 1e3 * y - 7) > 1e-6)  # not simply read off
-    assert sum(np.sum(each.weights) for each in emulator.ensembles_) == pytest.approx(1.0)
-    assert len(emulator.ensembles_) == 3
+    assert sum(np.sum(of) for _, of in emulator.posterior_.weights) == pytest.approx(1.0)
+    assert len(emulator.posterior_.structures) == 3
 
 
 def test_replicates_are_held_out_together(rng):
@@ -340,7 +375,7 @@ def test_few_distinct_inputs_are_not_left_out(rng):
     x = np.repeat(rng.random((3, 1)), 4, axis=0)
     y = x[:, 0] ** 2 + 0.01 * rng.normal(size=12)
     emulator = DGP(**SMALL, nugget="estimate").fit(x, y)
-    assert len(emulator.ensembles_) == 1
+    assert len(emulator.posterior_.structures) == 1
     with pytest.raises(InputError, match="No rows were held out"):
         emulator.loo()
 
@@ -349,17 +384,14 @@ def test_an_update_predicts_new_rows_before_it_adds_them(rng):
     x = rng.random((14, 2))
     y = np.sin(5 * x[:, 0])
     emulator = DGP(**SMALL).fit(x[:11], y[:11])
-    core = emulator._data.scaling.x_to_core(x)
-    deep = emulator._parts[0].trained
-    n_members = len(deep.ensemble.weights)
-    equal = dataclasses.replace(deep.ensemble, weights=np.full(n_members, 1 / n_members))
-    before, _ = prediction.predict_mixture([equal], core[11:])
-    old = deep.held_out.moments.mean
+    deep = emulator.posterior_.structures[0]
+    before = predicted(deep.imputed, emulator.posterior_.runs.scale.to_core(x[11:])).mean
+    old = deep.held_out.latents.mean
     emulator.update(x[11:], y[11:])
-    held_out = emulator._parts[0].trained.held_out
-    assert held_out.unseen.shape == (4, 14) and held_out.unseen[:, 11:].all()
-    np.testing.assert_allclose(held_out.moments.mean[:, 11:].mean(axis=0), before, rtol=1e-9)
-    np.testing.assert_array_equal(held_out.moments.mean[:, :11], old)
+    held_out = emulator.posterior_.structures[0].held_out
+    assert held_out.mask.shape == (4, 14) and held_out.mask[:, 11:].all()
+    np.testing.assert_allclose(held_out.latents.mean[:, 11:], before, rtol=1e-9)
+    np.testing.assert_array_equal(held_out.latents.mean[:, :11], old)
     mean, std = emulator.loo()
     assert mean.shape == std.shape == (14,) and np.all(std > 0)
     assert np.all(np.abs(mean[11:] - y[11:]) > 1e-6)
@@ -370,8 +402,8 @@ def test_an_update_with_known_inputs_keeps_the_held_out_predictions(rng):
     x = rng.random((12, 2))
     y = np.sin(5 * x[:, 0])
     emulator = DGP(**SMALL).fit(x, y)
-    before = emulator._parts[0].trained.held_out
+    before = emulator.posterior_.structures[0].held_out
     emulator.update(x[:2], y[:2])
-    after = emulator._parts[0].trained.held_out
-    np.testing.assert_array_equal(before.moments.mean, after.moments.mean)
+    after = emulator.posterior_.structures[0].held_out
+    np.testing.assert_array_equal(before.latents.mean, after.latents.mean)
     assert emulator.loo()[0].shape == (14,)

@@ -3,13 +3,17 @@
 import dataclasses
 import pickle
 
+import jax
 import numpy as np
 import pytest
 from sklearn.base import clone
 
-from deepemu import DGP
+from deepemu import DGP, InputError, Layer
+from deepemu.core.nodes.dense import Dense
 from deepemu.ensembles import prediction
+from deepemu.observations.gaussian import Interpolated
 from deepemu.runtime import devices
+from deepemu.training.structures import Problem
 
 SMALL = {
     "inference": "full_bayes",
@@ -36,20 +40,22 @@ def fitted():
 
 
 def test_every_member_has_parameters_of_its_own(fitted):
-    (ensemble,) = fitted.ensembles_
-    for layer in ensemble.members.params:
-        assert len(np.unique(layer.log_lengthscale[:, 0, 0])) == 6
-    assert len(np.unique(ensemble.members.params[1].log_scale)) == 6
-    np.testing.assert_array_equal(ensemble.params_of, np.arange(6))
-    np.testing.assert_array_equal(ensemble.chain, np.repeat([0, 1], 3))
-    np.testing.assert_allclose(ensemble.weights, 1 / 6)
-    assert len(ensemble.whitening) == 6
+    (trained,) = fitted.posterior_.structures
+    for layer in trained.imputed.params:
+        assert layer.log_lengthscale.shape[:2] == (2, 3)
+        assert len(np.unique(layer.log_lengthscale[:, :, 0, 0])) == 6
+    assert len(np.unique(trained.imputed.params[1].log_scale)) == 6
+    assert trained.imputed.members.alpha.shape[:2] == (2, 3)
+    np.testing.assert_allclose(fitted.posterior_.members(AT).weights, [1 / 6] * 6)
+    for leaf in jax.tree.leaves(trained.imputed.conditioned):
+        assert leaf.shape[:2] == (2, 3)
 
 
 def test_members_are_ordered_by_chain(fitted):
     """The last member of each chain is where the chain stands."""
-    for chain, member in zip(fitted._parts[0].trained.chains, (2, 5), strict=True):
-        held = fitted.ensembles_[0].members.params[1].log_lengthscale[member]
+    (trained,) = fitted.posterior_.structures
+    for place, chain in enumerate(trained.chains):
+        held = trained.imputed.params[1].log_lengthscale[place, 2]
         np.testing.assert_array_equal(chain.params[1].log_lengthscale, held)
 
 
@@ -59,17 +65,37 @@ def test_the_trace_holds_the_paths(fitted):
     assert len(np.unique(path)) == 12
 
 
+def only(imputed, chain, member):
+    """The imputed network of one place, with its parameters."""
+    take = lambda tree: jax.tree.map(lambda leaf: leaf[chain, member][None, None], tree)  # noqa: E731
+    return dataclasses.replace(
+        imputed,
+        params=take(imputed.params),
+        conditioned=take(imputed.conditioned),
+        members=take(imputed.members),
+    )
+
+
 def test_prediction_is_the_mixture_over_members(fitted):
-    """Each member alone, by weights that leave out the others."""
+    """Each member alone, as the only one of its chain."""
+    (trained,) = fitted.posterior_.structures
+    runs, imputed = fitted.posterior_.runs, trained.imputed
     with devices.float64():
-        mean, var = prediction.predict_mixture(fitted.ensembles_, AT)
         alone = [
-            prediction.predict_mixture(
-                [dataclasses.replace(fitted.ensembles_[0], weights=weights)], AT
+            prediction.predict_chains(
+                prediction.chains_of(only(imputed, chain, k)), AT, runs.sites.units
             )
-            for weights in np.eye(6)
+            for chain in range(2)
+            for k in range(3)
         ]
-    means, variances = (np.stack(of) for of in zip(*alone, strict=True))
+    means, variances = (
+        np.concatenate([getattr(found.outputs, name) for (found,) in alone])
+        for name in ("mean", "var")
+    )
+    np.testing.assert_array_equal(runs.scale.to_core(AT), AT)
+    mixed = fitted.posterior_.moments(AT)
+    mean = (mixed.mean - Y.mean()) / Y.std()
+    var = mixed.var / Y.std() ** 2
     assert np.ptp(means, axis=0).max() > 1e-3
     np.testing.assert_allclose(mean, means.mean(axis=0), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(var, variances.mean(axis=0) + means.var(axis=0), rtol=1e-8)
@@ -91,7 +117,7 @@ def test_all_methods_work(fitted):
     np.testing.assert_array_equal(copy.predict(AT), fitted.predict(AT))
     assert clone(fitted).get_params() == fitted.get_params()
     grown = copy.update([[0.3], [0.7]], [-1.0, 1.0])
-    assert len(grown.ensembles_[0].weights) == 6
+    assert grown.posterior_.structures[0].imputed.members.alpha.shape[:2] == (2, 3)
     assert np.all(np.isfinite(grown.predict(AT)))
 
 
@@ -112,3 +138,26 @@ def test_a_step_is_emulated():
     assert np.abs(mean - truth)[flat].max() < 0.15
     assert std[~flat].max() > 3 * np.median(std[flat])
     assert np.mean(np.abs(mean - truth) < 3 * std) > 0.9
+
+
+def test_a_sampled_nugget_does_not_drift_into_noise(rng):
+    """Flat in the nugget, all mass lies where everything is noise."""
+    x = np.linspace(0, 1, 10)[:, None]
+    y = np.sin(4 * x[:, 0]) + 0.1 * rng.normal(size=10)
+    settings = {"depth": 1, "n_chains": 2, "n_iter": 200, "inference": "full_bayes"}
+    emulator = DGP(**settings, nugget="estimate").fit(x, y)
+    assert np.median(emulator.trace_["nugget"][0][:, 100:]) < 1.0
+    assert np.corrcoef(emulator.predict(x), np.sin(4 * x[:, 0]))[0, 1] > 0.9
+
+
+def test_a_hidden_scale_cannot_be_sampled():
+    layers = [Layer(1, scale="estimate"), Layer()]
+    with pytest.raises(InputError, match="scale of a hidden layer"):
+        DGP(layers=layers, inference="full_bayes").fit([[0.0], [0.5], [1.0]], [0.0, 1.0, 0.0])
+
+
+def test_a_last_layer_whose_width_is_written_out_is_no_hidden_one():
+    layers = [Layer(2), Layer(1, scale="estimate")]
+    problem = Problem(1, Interpolated(), Dense(), ("x1", "x2"))
+    structure = DGP(layers=layers, inference="full_bayes").structure(problem, 0)
+    assert [spec.free_scale for spec in structure.network.layers] == [False, True]

@@ -7,12 +7,19 @@ import pytest
 from deepemu import DGP, GP, InputError, Layer
 from deepemu.core.kernels import families
 from deepemu.core.model.priors import Gamma, Independent, InverseGamma, Reference
-from deepemu.training.layers import build_network, prior_by_name
+from deepemu.core.nodes.dense import Dense
+from deepemu.observations.gaussian import GaussianNoise
+from deepemu.training import layers as descriptions
+from deepemu.training.layers import prior_by_name
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
 SMALL = {"n_chains": 1, "n_iter": 3, "n_sweeps": 2, "n_imputations": 2}
 SMOOTH = {"kernel": "squared_exponential"}  # has the smallest programs
+
+
+def build_network(layers, n_inputs, n_outputs):
+    return descriptions.build_network(layers, n_inputs, n_outputs, GaussianNoise(), Dense())
 
 
 # --- translation ---------------------------------------------------------------------------------
@@ -23,7 +30,7 @@ def test_layers_read_the_one_below_and_the_inputs():
     assert [spec.width for spec in network.layers] == [3, 2, 5]
     assert [spec.n_columns for spec in network.layers] == [4, 3 + 4, 2 + 4]
     assert all(all(map(all, spec.reads)) for spec in network.layers)
-    assert (network.n_inputs, network.n_outputs, network.depth) == (4, 5, 3)
+    assert (network.n_inputs, network.layers[-1].width, network.depth) == (4, 5, 3)
 
 
 def test_layers_without_the_inputs_read_the_one_below():
@@ -63,7 +70,7 @@ def test_priors_have_names():
     assert prior_by_name("reference") == Reference(0.2)
     own = Independent(Gamma(2.0, 1.0))
     assert prior_by_name(own) is own
-    with pytest.raises(InputError, match="prior is 'flat'; choose one of gamma"):
+    with pytest.raises(InputError, match="prior is 'flat'; it must be one of gamma"):
         prior_by_name("flat")
 
 
@@ -119,7 +126,7 @@ def test_the_settings_of_the_paper_train(problem):
     x, y = problem
     emulator = DGP.paper(n_iter=5, n_sweeps=2, n_imputations=2).fit(x, y)
     assert emulator.score(x, y) > 0.99
-    first, second = emulator.ensembles_[0].members.latents[0][:, :12]
+    first, second = emulator.posterior_.structures[0].imputed.members.latents[0][0, :, :12]
     assert np.all(np.isfinite(first)) and np.all(first != second)
 
 
@@ -201,10 +208,10 @@ def test_the_smallest_nugget_leaves_the_variance_its_digits(kernel):
     x, at = rng.random((30, 2)), rng.random((5, 2))
     emulator = GP(kernel=kernel, nugget=1e-8).fit(x, x[:, 0] + 0.1 * x[:, 1] ** 2)
     lengthscale, scale = emulator.trace_["lengthscale"][0][0, 0, 0], emulator.trace_["scale"][0]
-    core, core_at = (emulator._data.scaling.x_to_core(each) for each in (x, at))
+    core, core_at = (emulator.posterior_.runs.scale.to_core(each) for each in (x, at))
     _, std = emulator.predict(at, return_std=True)
     exact = np.array([exact_variance(kernel, core, one, lengthscale, 1e-8) for one in core_at])
-    unit = emulator._data.y.std() * np.sqrt(scale.item())
+    unit = emulator.training_outputs.std() * np.sqrt(scale.item())
     np.testing.assert_allclose(std / unit, np.sqrt(exact), rtol=1e-3)
     draws = emulator.sample_y(at, 4000)
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.06)  # five standard errors

@@ -1,16 +1,20 @@
 """Emulators in files: the same after loading, whole or not at all, and nothing runs."""
 
 import dataclasses
+import importlib
+import inspect
 import io
 import json
 import os
 import pickle
+import pkgutil
 import random
 import shutil
 import subprocess
 import sys
 import warnings
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +24,7 @@ import pytest
 import deepemu
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, FileError, InputError, Layer
 from deepemu.core.model.priors import Gamma, Independent
-from deepemu.files import archive, codec
+from deepemu.files import archive, codec, persistence
 from deepemu.runtime import devices
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
@@ -94,10 +98,35 @@ def test_what_is_loaded_is_what_was_saved(fitted, data, tmp_path):
     assert str(loaded.summary()) == str(fitted.summary())
     assert loaded.input_names == ("width", "depth")
     assert loaded.output_names == ("force",)
-    if fitted._stacked.held_out is not None:
+    if fitted.posterior_.held_out is not None:
         np.testing.assert_array_equal(loaded.loo(), fitted.loo())
     settings = {k: v for k, v in fitted.get_params().items() if k != "random_state"}
     assert {k: v for k, v in loaded.get_params().items() if k != "random_state"} == settings
+
+
+def assert_same(mine, theirs, path=""):
+    """Values of one type, down to the arrays."""
+    assert type(mine) is type(theirs), path
+    if dataclasses.is_dataclass(mine):
+        names = [each.name for each in dataclasses.fields(mine)]
+        mine, theirs = ({n: getattr(of, n) for n in names} for of in (mine, theirs))
+    if isinstance(mine, dict):
+        assert mine.keys() == theirs.keys(), path
+        for key in mine:
+            assert_same(mine[key], theirs[key], f"{path}.{key}")
+    elif isinstance(mine, list | tuple):
+        assert len(mine) == len(theirs), path
+        for place, pair in enumerate(zip(mine, theirs, strict=True)):
+            assert_same(*pair, f"{path}[{place}]")
+    else:
+        np.testing.assert_array_equal(mine, theirs, err_msg=path)
+
+
+def test_nothing_of_the_posterior_is_forgotten(fitted, tmp_path):
+    """Every field of every part, so also one that is added later."""
+    deepemu.save(fitted, tmp_path / "it.deepemu")
+    machine = fitted.posterior_.machine
+    assert_same(deepemu.load(tmp_path / "it.deepemu").posterior_.on(machine), fitted.posterior_)
 
 
 def test_a_loaded_emulator_grows_as_the_original_does(data, tmp_path):
@@ -149,14 +178,105 @@ def test_settings_of_the_machine_stay_there(data, tmp_path):
     assert (loaded.device, loaded.n_jobs) == ("auto", -1)
 
 
-@pytest.mark.parametrize("name", ["gp", "dgp", "emulator"])
-def test_files_of_format_1_are_read(name):
+STORED = ("format_1_gp", "format_1_dgp", "format_1_emulator", "format_2_gp", "format_2_dgp")
+
+
+@pytest.mark.parametrize("stored", STORED)
+def test_files_of_earlier_versions_are_read(stored):
     """Written once by the version that made the format, with what it predicted then."""
-    emulator = deepemu.load(WRITTEN / f"format_1_{name}.deepemu")
-    expected = json.loads((WRITTEN / f"format_1_{name}.json").read_text())
+    emulator = deepemu.load(WRITTEN / f"{stored}.deepemu")
+    expected = json.loads((WRITTEN / f"format_1_{stored.split('_')[2]}.json").read_text())
     found = emulator.predict(pd.DataFrame(expected["at"]), return_std=True)
     for values, key in zip(found, ("mean", "std"), strict=True):
         np.testing.assert_allclose(values, expected[key], rtol=1e-6)  # unoptimised programs
+
+
+@pytest.mark.parametrize("name", ["gp", "dgp", "emulator"])
+def test_what_format_1_held_is_saved_in_format_2(name, tmp_path):
+    first, again = WRITTEN / f"format_1_{name}.deepemu", tmp_path / "again.deepemu"
+    assert archive.read(first)[0]["version"] == 1
+    emulator = deepemu.load(first)
+    deepemu.save(emulator, again)
+    assert archive.read(again)[0]["version"] == 2
+    assert_same(deepemu.load(again).posterior_, emulator.posterior_)
+
+
+# --- names in files --------------------------------------------------------------------------
+
+
+def classes_of_the_program():
+    modules = [each.name for each in pkgutil.walk_packages(deepemu.__path__, "deepemu.")]
+    return {
+        kind
+        for module in modules
+        for _, kind in inspect.getmembers(importlib.import_module(module), inspect.isclass)
+        if kind.__module__.startswith("deepemu.")
+    }
+
+
+def texts(tree):
+    """Every name and word of a header."""
+    if isinstance(tree, dict | list):
+        for key, each in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            yield from texts(key)
+            yield from texts(each)
+    elif isinstance(tree, str):
+        yield tree
+
+
+def test_a_file_has_no_name_of_a_class(fitted, tmp_path):
+    """But for the kind of the emulator, which the user knows by that name."""
+    deepemu.save(fitted, tmp_path / "it.deepemu")
+    header, _ = archive.read(tmp_path / "it.deepemu")
+    kind = header["emulator"]["dict"].pop("kind")
+    assert kind == type(fitted).__name__
+    names = {each.__name__ for each in classes_of_the_program()}
+    assert {"Network", "LayerParams", "Trace", "Report", "Reference", kind} <= names
+    words = set(texts(header))
+    assert {"network", "parameters", "trace", "report"} <= words
+    assert not words & names
+
+
+@contextmanager
+def renamed(kinds):
+    """Classes with other names. (A monkeypatch cannot put the name of a class back.)"""
+    before = {kind: (kind.__name__, kind.__qualname__) for kind in kinds}
+    try:
+        for number, kind in enumerate(before):
+            kind.__name__ = kind.__qualname__ = f"Renamed{number}"
+        yield
+    finally:
+        for kind, names in before.items():
+            kind.__name__, kind.__qualname__ = names
+
+
+def test_classes_can_be_renamed_without_breaking_a_file(fitted, data, tmp_path):
+    """Files that are written before and after it; those of format 1 as well."""
+    at = frame(data[2])
+    expected = fitted.predict(at, return_std=True)
+    deepemu.save(fitted, tmp_path / "before.deepemu")
+    with renamed({kind for _, kind, _ in codec.RECORDS} | set(persistence.KINDS.values())):
+        deepemu.save(fitted, tmp_path / "after.deepemu")
+        for name in ("before", "after"):
+            loaded = deepemu.load(tmp_path / f"{name}.deepemu")
+            np.testing.assert_array_equal(loaded.predict(at, return_std=True), expected)
+        deepemu.load(WRITTEN / "format_1_gp.deepemu")
+    headers = [archive.read(tmp_path / f"{name}.deepemu")[0] for name in ("before", "after")]
+    assert headers[0] == headers[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "listed"), codec.RECORDS, ids=[each[0] for each in codec.RECORDS]
+)
+def test_the_table_has_every_field_of_a_record(name, kind, listed):
+    """A field that is added to a class and not to the table would be lost in files."""
+    attributes = [each.partition("=")[2] or each for each in listed.split()]
+    assert attributes == [each.name for each in dataclasses.fields(kind)]
+
+
+def test_no_name_or_class_is_listed_twice():
+    names, kinds, _ = zip(*codec.RECORDS, strict=True)
+    assert len(set(names)) == len(set(kinds)) == len(codec.RECORDS)
 
 
 # --- what cannot be saved --------------------------------------------------------------------
@@ -252,23 +372,28 @@ def same(header):
 
 
 STATE = ("emulator", "dict")
+RUNS = ("runs", "dict")
+STRUCTURE = ("structures", "list", 0, "dict")
+NETWORK = (*STATE, *STRUCTURE, "network")
 PICKLE = npy(np.array([Bomb()]), allow_pickle=True)
 HOSTILE = {
-    "other format": (changed("format", value="a poem"), {}, "no file of an emulator"),
-    "newer": (changed("version", value=2), {}, "has format 2.*reads format 1"),
-    "version of text": (changed("version", value="1"), {}, "has format '1'"),
+    "other format": (changed("format", value="a poem"), {}, "is not a deepemu file"),
+    "newer": (changed("version", value=3), {}, "has format 3.*reads formats up to 2"),
+    "version of text": (changed("version", value="2"), {}, "has format '2'"),
+    "version of a list": (changed("version", value=[2]), {}, "has format \\[2\\]"),
+    "version of truth": (changed("version", value=True), {}, "has format True"),
     "no state": (changed("emulator", value={}), {}, "damaged"),
     "not an object": (lambda _: [1, 2], {}, "not an object"),
     "unknown class": (changed(*STATE, "kind", value="os.system"), {}, "damaged"),
     "unknown setting": (changed(*STATE, "settings", "dict", "evil", value=1), {}, "evil"),
-    "unknown record": (changed(*STATE, "data", "record", value="Popen"), {}, "Popen"),
-    "other fields": (changed(*STATE, "data", "fields", "extra", value=1), {}, "other fields"),
-    "unknown kind": (changed(*STATE, "parts", value={"eval": "1"}), {}, "eval"),
-    "bare list": (changed(*STATE, "parts", value=[1]), {}, "bare list"),
-    "no such array": (changed(*STATE, "data", "fields", "x", value={"array": 99}), {}, "no array"),
-    "negative array": (changed(*STATE, "data", "fields", "x", value={"array": -1}), {}, "no array"),
-    "text for an array": (changed(*STATE, "data", "fields", "x", value="x"), {}, "damaged"),
-    "no parts": (changed(*STATE, "parts", value={"list": []}), {}, "damaged"),
+    "unknown record": (changed(*NETWORK, "record", value="Popen"), {}, "Popen"),
+    "other fields": (changed(*NETWORK, "fields", "extra", value=1), {}, "other fields"),
+    "unknown kind": (changed(*STATE, "structures", value={"eval": "1"}), {}, "eval"),
+    "bare list": (changed(*STATE, "structures", value=[1]), {}, "bare list"),
+    "no such array": (changed(*STATE, *RUNS, "x", value={"array": 99}), {}, "no array"),
+    "negative array": (changed(*STATE, *RUNS, "x", value={"array": -1}), {}, "no array"),
+    "text for an array": (changed(*STATE, *RUNS, "x", value="x"), {}, "damaged"),
+    "no structures": (changed(*STATE, "structures", value={"list": []}), {}, "damaged"),
     "pickle inside": (same, {"arrays/0.npy": PICKLE}, "announces"),
     "too many numbers": (same, {"arrays/0.npy": npy(np.zeros(3))[:-8]}, "announces"),
     "other shapes": (same, {"arrays/0.npy": npy(np.zeros((3, 7)))}, "damaged"),
@@ -289,9 +414,9 @@ def test_a_hostile_file_is_refused_in_one_sentence(file, name):
 def test_numbers_that_are_not_finite_are_damage(file):
     with zipfile.ZipFile(file) as archive_:
         header = json.loads(archive_.read("header.json"))
-    number = header["emulator"]["dict"]["data"]["fields"]["scaling"]["fields"]["x_span"]["array"]
+    number = header["emulator"]["dict"]["runs"]["dict"]["span"]["array"]
     rewritten(file, **{f"arrays/{number}.npy": npy(np.array([np.nan, 1.0]))})
-    with pytest.raises(FileError, match="x_span"):
+    with pytest.raises(FileError, match="span is not"):
         deepemu.load(file)
 
 
@@ -304,26 +429,25 @@ def changed_array(file, value, *path):
     rewritten(file, **{f"arrays/{at['array']}.npy": npy(value)})
 
 
-SCALING = ("data", "fields", "scaling", "fields")
-ENSEMBLE = ("parts", "list", 0, "fields", "trained", "fields", "ensemble", "fields")
-
-
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ((*SCALING, "y_std"), np.array([-1.0])),
-        ((*SCALING, "x_span"), np.array([1.0, -1.0])),
-        ((*SCALING, "x_span"), np.array([1.0, 1.0], dtype=">f8")),
-        ((*SCALING, "x_low"), np.zeros(2, dtype=np.longdouble)),
-        (("data", "fields", "sites", "fields", "x"), np.float64(3.0).reshape(())),
-        (("data", "fields", "sites", "fields", "site_of_row"), np.full(14, 99)),
-        (("stacked", "fields", "weights"), np.array([2.0])),
-        (("stacked", "fields", "weights"), np.array([0.5, 0.5])),
-        ((*ENSEMBLE, "params", "tuple", 0, "fields", "log_scale"), np.full((1, 1), np.nan)),
-        ((*ENSEMBLE, "data", "fields", "x"), np.zeros((3, 2))),
-        ((*ENSEMBLE, "chain"), np.array([7], dtype=np.int32)),
-        ((*ENSEMBLE, "params_of"), np.array([2**30], dtype=np.int32)),
-        ((*ENSEMBLE, "params_of"), np.array(0, dtype=np.int32)),
+        ((*RUNS, "units", "fields", "size"), np.array([-1.0])),
+        ((*RUNS, "span"), np.array([1.0, -1.0])),
+        ((*RUNS, "span"), np.array([1.0, 1.0], dtype=">f8")),
+        ((*RUNS, "low"), np.zeros(2, dtype=np.longdouble)),
+        ((*RUNS, "x"), np.float64(3.0).reshape(())),
+        ((*RUNS, "x"), np.zeros((3, 2))),
+        ((*RUNS, "y"), np.full((14, 1), np.nan)),
+        (("weights",), np.array([2.0])),
+        (("weights",), np.array([0.5, 0.5])),
+        (("stretch",), np.array([0.0])),
+        ((*STRUCTURE, "params", "tuple", 0, "fields", "log_scale"), np.full((1, 1, 1), np.nan)),
+        ((*STRUCTURE, "params", "tuple", 0, "fields", "log_scale"), np.zeros((2, 1, 1))),
+        ((*STRUCTURE, "params", "tuple", 0, "fields", "log_scale"), np.zeros((1, 2, 1))),
+        ((*STRUCTURE, "params", "tuple", 0, "fields", "log_scale"), np.zeros(())),
+        ((*STRUCTURE, "start", "tuple", 0, "fields", "log_nugget"), np.full(1, 1e3)),
+        ((*STRUCTURE, "trace", "fields", "log_density"), np.zeros((2, 1))),
     ],
 )
 def test_numbers_that_do_not_fit_are_damage(file, path, value):
@@ -339,11 +463,11 @@ def test_numbers_that_do_not_fit_are_damage(file, path, value):
         (("report", "fields", "lines", "tuple", 0), 3),
         (("report", "fields", "lines", "tuple", 0, "fields", "label"), 3),
         (("report", "fields", "lines", "tuple", 0, "fields", "crps"), {"float": "nan"}),
-        ((*ENSEMBLE, "chain"), 10**30),
-        (("data", "fields", "x"), 10**30),
-        (("data", "fields", "one_dimensional"), 3),
-        (("data", "fields", "input_names", "tuple"), ["a", "a"]),
-        (("data", "fields", "input_names", "tuple"), ["a", 5]),
+        ((*STRUCTURE, "n_together"), 10**30),
+        ((*RUNS, "x"), 10**30),
+        ((*RUNS, "one_dimensional"), 3),
+        ((*RUNS, "input_names", "tuple"), ["a", "a"]),
+        ((*RUNS, "input_names", "tuple"), ["a", 5]),
     ],
 )
 def test_words_and_numbers_in_each_others_places_are_damage(file, path, value):
@@ -373,16 +497,23 @@ def spoilt(array, how):
 def used(emulator):
     """Everything that a file is read for."""
     x = pd.DataFrame(emulator.training_inputs[:2], columns=emulator.input_names)
-    moments = [*emulator.predict(x, return_std=True), *emulator._left_out_rows()]
+    posterior = emulator.posterior_
+    checks = [posterior.leave_one_out(), posterior.held_out or posterior.leave_one_out()]
     str(emulator.summary())
-    emulator._reservations()
-    return [*moments, emulator.sample_y(x)]
+    assert all(isinstance(each, str) for each in posterior.caveats)
+    moments = [each for of in checks for each in (of.mean, of.var)]
+    return [*emulator.predict(x, return_std=True), *moments, emulator.sample_y(x)]
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("seed", range(4))
-def test_one_change_anywhere_is_refused_or_does_no_harm(tmp_path, seed):
+def test_one_change_anywhere_is_refused_or_does_no_harm(tmp_path, seed, version):
     """Numbers of another kind, size or shape, and other values in the header."""
     source = WRITTEN / "format_1_dgp.deepemu"
+    if version == 2:
+        written = deepemu.load(source)
+        source = tmp_path / "format_2.deepemu"
+        deepemu.save(written, source)
     with zipfile.ZipFile(source) as old:
         header = json.loads(old.read("header.json"))
         arrays = {name: old.read(name) for name in old.namelist() if name.endswith(".npy")}

@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from matplotlib import pyplot as plt
 from matplotlib.collections import PathCollection
+from scipy.optimize import brentq
+from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, InputError, Layer
 from deepemu.plots.figures import (
@@ -81,6 +83,21 @@ def test_slices_go_through_the_point(surface, output):
     np.testing.assert_allclose(along_width.get_ydata(), surface.predict(rows)[:, output])
     rows = np.column_stack([np.full(201, 0.3), along_depth.get_xdata()])
     np.testing.assert_allclose(along_depth.get_ydata(), surface.predict(rows)[:, output])
+
+
+def test_bands_of_a_mixture_end_at_its_quantiles(surface):
+    """By root finding on the distribution function of the weighted members."""
+    ax = plot_slices(surface, at=[0.3, 0.6])[0, 0]
+    corners = ax.collections[0].get_paths()[0].vertices
+    rows = np.column_stack([ax.lines[0].get_xdata()[[20, 100, 180]], np.full(3, 0.6)])
+    members = surface.posterior_.members(rows)
+    for k, width in enumerate(rows[:, 0]):
+        drawn = corners[np.isclose(corners[:, 0], width), 1]
+        mean, std = members.outputs.mean[:, k, 0], np.sqrt(members.outputs.var[:, k, 0])
+        ends = np.min(mean - 9 * std), np.max(mean + 9 * std)
+        for found, level in ((drawn.min(), 0.025), (drawn.max(), 0.975)):
+            past = lambda y, m=mean, s=std, p=level: members.weights @ norm.cdf(y, m, s) - p  # noqa: E731
+            assert found == pytest.approx(brentq(past, *ends, xtol=1e-12), rel=1e-6)
 
 
 def test_the_surface_has_mean_and_standard_deviation(surface):
@@ -220,13 +237,12 @@ def test_hidden_nodes_stand_over_the_inputs(surface):
     assert axes.shape == (2, 2)
     assert len(axes[0, 1].get_legend().get_texts()) == len(axes[0, 1].lines)
     assert axes[1, 1].get_xlabel() == "depth" and axes[1, 0].get_ylabel() == "node 2"
-    ensemble = surface._parts[0].trained.ensemble
+    members = surface.posterior_.structures[0].imputed.members
     best = int(np.argmax(surface.weights_[:4]))
-    member = int(np.flatnonzero(ensemble.chain == best)[0])
     drawn = axes[0, 1].lines[0].get_xydata()
     order = np.argsort(surface.training_inputs[:, 1])
     np.testing.assert_allclose(drawn[:, 0], surface.training_inputs[order, 1])
-    np.testing.assert_allclose(drawn[:, 1], ensemble.members.latents[0][member][order, 0])
+    np.testing.assert_allclose(drawn[:, 1], members.latents[0][best, 0][order, 0])
 
 
 def test_the_structure_has_an_arrow_for_everything_that_is_read(surface):

@@ -243,9 +243,9 @@ def test_without_matplotlib_it_says_what_to_install(held_out, monkeypatch):
 
 HEADLESS = """
 import sys
-import deepemu.plotting
+from deepemu.plots.diagnostics import plot_diagnostics
 assert "matplotlib" not in sys.modules, "importing the module imports matplotlib"
-deepemu.plotting.plot_diagnostics([0.0, 1.0], [0.1, 0.8], [0.2, 0.2]).savefig(sys.argv[1])
+plot_diagnostics([0.0, 1.0], [0.1, 0.8], [0.2, 0.2]).savefig(sys.argv[1])
 assert "matplotlib.pyplot" not in sys.modules, "a figure needs pyplot"
 """
 

@@ -5,23 +5,19 @@ import signal
 import sys
 import threading
 
+import builders
 import numpy as np
 import pytest
 
 from deepemu import DGP, InterruptedFitWarning
+from deepemu.ensembles import assembly
 from deepemu.runtime.interrupt import deferred_interrupt
 from deepemu.runtime.progress import Progress, wants_progress
-from deepemu.training import blocks, candidates
+from deepemu.training import blocks, structures
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
-SMALL = {"n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "verbose": False, "stacking": False}
-
-
-@pytest.fixture(scope="module")
-def problem():
-    x = np.random.default_rng(0).random((12, 2))
-    return x, np.sin(5 * x[:, 0]) + x[:, 1]
+SMALL = {"verbose": False, **builders.SMALL}
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +29,7 @@ def growing_blocks(monkeypatch):
 @pytest.fixture
 def no_sweeps_before(monkeypatch):
     """Training begins with its first iteration, so that blocks can be counted."""
-    monkeypatch.setattr(candidates, "SWEEPS_BEFORE_FIRST_M_STEP", 0)
+    monkeypatch.setattr(structures, "SWEEPS_BEFORE_FIRST_M_STEP", 0)
 
 
 def ctrl_c():
@@ -62,11 +58,11 @@ def test_ctrl_c_ends_training_and_leaves_an_emulator(problem, monkeypatch):
     before = signal.getsignal(signal.SIGINT)
     press_at(monkeypatch, 3)  # in the second block, of 2 iterations
     with pytest.warns(InterruptedFitWarning, match="after 3 of 40 iterations") as caught:
-        emulator = DGP(n_iter=40, **SMALL).fit(x, y)
+        emulator = DGP(**(SMALL | {"n_iter": 40})).fit(x, y)
     assert len(caught) == 1
     assert caught[0].filename == __file__
     assert emulator.trace_["log_density"].shape == (2, 3)
-    assert emulator.ensembles_[0].weights.shape == (4,)
+    assert emulator.posterior_.structures[0].imputed.members.alpha.shape[:2] == (2, 2)
     np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
     assert signal.getsignal(signal.SIGINT) is before
 
@@ -76,17 +72,32 @@ def test_an_interrupted_fit_is_the_shorter_fit(problem, monkeypatch):
     with monkeypatch.context() as patch:
         press_at(patch, 1)
         with pytest.warns(InterruptedFitWarning):
-            stopped = DGP(n_iter=40, **SMALL).fit(*problem)
-    short = DGP(n_iter=1, **SMALL).fit(*problem)
+            stopped = DGP(**(SMALL | {"n_iter": 40})).fit(*problem)
+    short = DGP(**(SMALL | {"n_iter": 1})).fit(*problem)
     np.testing.assert_array_equal(stopped.predict(problem[0]), short.predict(problem[0]))
 
 
 def test_ctrl_c_before_the_first_m_step_leaves_an_emulator(problem, monkeypatch):
     press_at(monkeypatch, 1)
     with pytest.warns(InterruptedFitWarning, match="after 1 of 40 iterations"):
-        emulator = DGP(n_iter=40, **SMALL).fit(*problem)
+        emulator = DGP(**(SMALL | {"n_iter": 40})).fit(*problem)
     assert emulator.trace_["log_density"].shape == (2, 1)
     np.testing.assert_allclose(emulator.predict(problem[0]), problem[1], atol=5e-3)
+
+
+def test_ctrl_c_between_imputations_keeps_those_that_are_there(problem, monkeypatch):
+    build = assembly.build_members
+
+    def build_and_interrupt(*arguments):
+        ctrl_c()
+        return build(*arguments)
+
+    monkeypatch.setattr(assembly, "build_members", build_and_interrupt)
+    with pytest.warns(InterruptedFitWarning, match="after 1 of 3 imputations"):
+        emulator = DGP(**(SMALL | {"n_imputations": 3})).fit(*problem)
+    assert emulator.posterior_.structures[0].imputed.members.alpha.shape[:2] == (2, 1)
+    assert emulator.trace_["log_density"].shape == (2, 6)
+    assert np.all(np.isfinite(emulator.predict(problem[0])))
 
 
 @pytest.mark.parametrize("n_iter", [5, 40])
@@ -95,14 +106,14 @@ def test_progress_counts_the_sweeps_before_and_reaches_its_end(problem, capsys, 
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "__exit__", lambda self, *_: seen.append((self._done, self._total)))
-        DGP(n_iter=n_iter, **(SMALL | {"verbose": True})).fit(*problem)
+        DGP(**(SMALL | {"n_iter": n_iter, "verbose": True})).fit(*problem)
     total = 2 * (25 + n_iter + 2)
     assert seen[-1] == (total, total)
 
 
 def test_an_interrupted_update_leaves_an_emulator(problem, monkeypatch):
     x, y = problem
-    emulator = DGP(n_iter=40, **SMALL).fit(x[:9], y[:9])
+    emulator = DGP(**(SMALL | {"n_iter": 40})).fit(x[:9], y[:9])
     press_at(monkeypatch, 1)
     with pytest.warns(InterruptedFitWarning, match="after 1 of 8 iterations"):
         emulator.update(x[9:], y[9:])
@@ -111,7 +122,7 @@ def test_an_interrupted_update_leaves_an_emulator(problem, monkeypatch):
 
 def test_a_second_ctrl_c_interrupts_at_once(problem, monkeypatch):
     x, y = problem
-    emulator = DGP(n_iter=5, **SMALL).fit(x, y)
+    emulator = DGP(**(SMALL | {"n_iter": 5})).fit(x, y)
     expected = emulator.predict(x)
     before = signal.getsignal(signal.SIGINT)
     press_at(monkeypatch, 1, 2)
@@ -157,7 +168,7 @@ def test_fitting_works_in_another_thread(problem):
 
     def fit():
         try:
-            results.append(DGP(n_iter=5, **SMALL).fit(*problem).predict(problem[0]))
+            results.append(DGP(**(SMALL | {"n_iter": 5})).fit(*problem).predict(problem[0]))
         except BaseException as error:
             errors.append(error)
 
@@ -165,7 +176,7 @@ def test_fitting_works_in_another_thread(problem):
     thread.start()
     thread.join(timeout=120)
     assert errors == []
-    expected = DGP(n_iter=5, **SMALL).fit(*problem).predict(problem[0])
+    expected = DGP(**(SMALL | {"n_iter": 5})).fit(*problem).predict(problem[0])
     np.testing.assert_array_equal(results[0], expected)
 
 
@@ -175,7 +186,7 @@ def test_fitting_works_in_another_thread(problem):
 @pytest.mark.usefixtures("no_sweeps_before")
 def test_progress_is_shown_when_asked_for(problem, capsys, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    DGP(n_iter=5, **(SMALL | {"verbose": True})).fit(*problem)
+    DGP(**(SMALL | {"n_iter": 5, "verbose": True})).fit(*problem)
     written = capsys.readouterr()
     assert written.out == ""
     assert "DGP, 2 layers, matern52 █" in written.err
@@ -186,7 +197,7 @@ def test_progress_is_shown_when_asked_for(problem, capsys, monkeypatch):
 
 @pytest.mark.parametrize("verbose", [False, None])
 def test_progress_is_not_shown_otherwise(problem, capsys, verbose):
-    DGP(n_iter=5, **(SMALL | {"verbose": verbose})).fit(*problem)
+    DGP(**(SMALL | {"n_iter": 5, "verbose": verbose})).fit(*problem)
     written = capsys.readouterr()
     assert (written.out, written.err) == ("", "")
 

@@ -27,11 +27,6 @@ def test_ci_runs_the_command_of_the_readme():
     assert os.access(ROOT / ".ci/run", os.X_OK)
 
 
-def test_licence():
-    assert text("LICENSE").startswith("MIT License\n")
-    assert "Copyright (c) 2026 the deepemu developers" in text("LICENSE")
-
-
 def test_changelog_opens_with_this_version():
     versions = re.findall(r"^## \[(\d[^\]]*)\]", text("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == deepemu.__version__
@@ -39,12 +34,6 @@ def test_changelog_opens_with_this_version():
 
 # In pieces, so that this file does not match.
 LOCAL_PATH = re.compile(rb"(?<![\w.])/" + rb"(?:work|tmp|home|root)" + rb"/")
-
-
-@pytest.mark.parametrize("folder", ["work", "tmp", "home"])
-def test_local_path_is_recognised(folder):
-    assert LOCAL_PATH.search(f'open("/{folder}/x.csv")'.encode())
-    assert not LOCAL_PATH.search(f"example.org/{folder}/x.csv, ./{folder}/x.csv".encode())
 
 
 @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the list of files is git's")

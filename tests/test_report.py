@@ -11,10 +11,10 @@ from scipy import stats
 
 from deepemu import DGP, GP, ConvergenceWarning, DataWarning, InputError, convergence
 from deepemu.core.distributions import Gaussian
-from deepemu.ensembles import prediction
+from deepemu.core.model.observation import Units
+from deepemu.observations.gaussian import GaussianNoise
 from deepemu.posterior import stacking, summary
-from deepemu.posterior.stacking import Observed, Part
-from deepemu.runtime import devices
+from deepemu.posterior.stacking import Judged
 from deepemu.training.folds import HeldOut
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
@@ -67,17 +67,17 @@ def test_weights_are_votes(fitted):
     assert [line.n_chains for line in structures] == [5, 1, 1]
     assert sum(line.weight for line in structures) == pytest.approx(1.0)
     assert mixture.weight == 1.0
-    of_chain = [w for e in fitted.ensembles_ for w in np.bincount(e.chain, e.weights)]
+    of_chain = [w for _, weights in fitted.posterior_.weights for w in weights]
     assert found.effective_chains == pytest.approx(1 / sum(w**2 for w in of_chain))
-    for line, ensemble in zip(structures, fitted.ensembles_, strict=True):
-        assert line.weight == pytest.approx(np.sum(ensemble.weights), abs=1e-12)
+    for line, (_, weights) in zip(structures, fitted.posterior_.weights, strict=True):
+        assert line.weight == pytest.approx(np.sum(weights), abs=1e-12)
 
 
 def test_the_line_of_a_structure_is_the_score_of_its_chains_alone(fitted, problem):
     """Also of one that has lost its vote: it is scored, but never asked."""
     y = (problem[1] - problem[1].mean()) / problem[1].std()
     for place in (1, 2):  # a plain GP: one chain, no mixture
-        moments = fitted._parts[place].trained.held_out.moments
+        moments = fitted.posterior_.structures[place].held_out.latents
         expected = normal_crps(y, moments.mean[0, :, 0], np.sqrt(moments.var[0, :, 0]))
         assert fitted.summary().lines[place].crps == pytest.approx(expected, rel=1e-3)
 
@@ -97,8 +97,8 @@ def test_the_mixing_of_a_deep_structure_is_reported(fitted):
 
 
 def test_chains_that_were_added_have_a_line_of_their_own(fitted):
-    part = fitted._parts[0]
-    first, added = summary._mixings([part, part])
+    trained = fitted.posterior_.structures[0]
+    first, added = summary._mixings([trained, trained])
     assert added.label == f"{first.label}, chains added"
     assert dataclasses.replace(added, label=first.label) == first
 
@@ -153,10 +153,11 @@ def report_of(y, std, chains=1):
     moments = Gaussian(np.zeros((chains, *y.shape)), np.full((chains, *y.shape), std**2))
     held_out = HeldOut(moments, np.ones((chains, len(y)), bool))
     network = SimpleNamespace(depth=1, n_inputs=1)
-    candidate = SimpleNamespace(label="made up", network=network)
-    parts = [Part(candidate, SimpleNamespace(chains=[None] * chains, held_out=held_out))]
-    observed = Observed(y, np.arange(len(y)))
-    return summary.of(parts, stacking.stack_parts(parts, observed), observed)
+    structure = SimpleNamespace(label="made up", network=network)
+    trained = SimpleNamespace(structure=structure, chains=[None] * chains, held_out=held_out)
+    units = Units(np.zeros(y.shape[1]), np.ones(y.shape[1]))
+    judged = Judged(y, np.arange(len(y)), GaussianNoise(), units)
+    return summary.report_on([trained], stacking.stack([trained], judged), judged, ())
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -265,17 +266,13 @@ def test_predictions_of_chains_are_compared_point_by_point(problem):
     at = problem[0][:3] + 0.01
     fitted = DGP(**SMALL, stacking=False).fit(*problem)
     found = fitted.prediction_convergence(at)
-    ensemble, core = fitted._parts[0].trained.ensemble, fitted._to_core(at)
-    members = []
-    with devices.running(devices.Runtime()):
-        for k in range(len(ensemble.weights)):
-            alone = dataclasses.replace(ensemble, weights=np.eye(len(ensemble.weights))[k])
-            members.append(prediction.predict_mixture([alone], core)[0][:, 0])
-    draws = np.reshape(members, (5, 4, 3))  # chains, imputations, rows
+    members = fitted.posterior_.members(at)
+    # R-hat and effective sample size do not depend on the units.
+    draws = np.reshape(members.outputs.mean[..., 0], (5, 4, 3))  # chains, imputations, rows
     np.testing.assert_allclose(found["rhat"], convergence.split_rhat(draws), rtol=1e-6)
     expected = convergence.effective_sample_size(draws)
     np.testing.assert_allclose(found["effective_sample_size"], expected, rtol=1e-6)
-    with pytest.raises(InputError, match="No deep chain has a vote"):
+    with pytest.raises(InputError, match="No deep chain has a weight"):
         GP().fit(*problem).prediction_convergence(at)
 
 
@@ -283,3 +280,14 @@ def test_predictions_of_chains_are_compared_point_by_point(problem):
 def test_verbose_is_a_truth_value_or_none(problem, verbose):
     with pytest.raises(InputError, match="verbose is .*; it must be True, False or None"):
         DGP(verbose=verbose).fit(*problem)
+
+
+def test_evaluations_of_whole_layers_are_counted_a_layer(problem):
+    """Not a node: a slice needs one evaluation at least."""
+    x = problem[0][:12]
+    settings = {"n_chains": 1, "n_iter": 30, "n_sweeps": 4, "sweep": "layer"}
+    emulator = DGP(**settings).fit(x, np.sin(5 * x[:, 0]))
+    (mixing,) = emulator.summary().mixing
+    state = emulator.posterior_.structures[0].chains[0].imputation
+    assert mixing.evaluations == pytest.approx(float(state.evaluations) / float(state.sweeps))
+    assert mixing.evaluations >= 1.0

@@ -1,5 +1,6 @@
 """Devices, threads and precision: what a scope sets, and that it is put back."""
 
+import functools
 import gc
 import os
 import subprocess
@@ -14,9 +15,11 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from deepemu import DGP, GP, InputError
-from deepemu.runtime import cache, devices
+from deepemu.core.inference import m_step
+from deepemu.runtime import cache, devices, programs
 from deepemu.runtime.devices import Runtime
 from deepemu.runtime.programs import compiled, in_threads
+from deepemu.training import blocks, plan
 
 
 def blas_threads():
@@ -53,6 +56,11 @@ def test_one_thread_runs_tasks_in_order():
         assert list(in_threads([lambda k=k: k for k in range(4)])) == [
             (0, 0), (1, 1), (2, 2), (3, 3),
         ]  # fmt: skip
+
+
+def test_no_tasks_have_no_results():
+    with devices.running(Runtime("cpu", 3)):
+        assert list(in_threads([])) == []
 
 
 def test_overlapping_scopes_leave_lapack_as_they_found_it():
@@ -153,7 +161,7 @@ def test_unknown_devices_are_named(device):
 
 @pytest.mark.skipif(devices.has("gpu"), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
-    with pytest.raises(InputError, match="JAX sees no GPU here; .* pass device='cpu'"):
+    with pytest.raises(InputError, match="JAX sees no GPU here; .* use device='cpu'"):
         GP(device="gpu").fit([[0.0], [1.0]], [0.0, 1.0])
     assert devices.choose("auto", 1, worth_a_gpu=True) == Runtime("cpu", 1)
 
@@ -169,7 +177,7 @@ def test_all_cores_are_used_unless_told_otherwise(monkeypatch):
 
 @pytest.mark.parametrize("n_jobs", [0, 2.5, "x", True])
 def test_other_numbers_of_threads_are_refused(n_jobs):
-    with pytest.raises(InputError, match=r"n_jobs is .*; it must be None, a positive whole number"):
+    with pytest.raises(InputError, match=r"n_jobs is .*; it must be None, a positive integer"):
         GP(n_jobs=n_jobs).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
@@ -221,3 +229,40 @@ def test_compiled_programs_are_kept_on_disk(tmp_path):
     )
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "home")}
     subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_chains_in_step_are_the_chains_apart(rng, monkeypatch):
+    """What a GPU runs, on this CPU: the first iterations agree to rounding."""
+    x = rng.random((10, 2))
+    settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 1}
+    apart = DGP(**settings).fit(x, x[:, 0] ** 2)
+    monkeypatch.setattr(blocks, "_train_apart", blocks._train_together)
+    monkeypatch.setattr(plan, "nodes_of_device", m_step.Together)
+    in_step = DGP(**settings).fit(x, x[:, 0] ** 2)
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
+    jax.tree.map(close, apart.trace_, in_step.trace_)
+
+
+def test_unknown_compiler_options_are_left_out(monkeypatch):
+    """A later XLA may drop a flag."""
+    monkeypatch.setitem(programs.CPU_OPTIONS, "xla_no_such_option", True)
+    options = programs._options.__wrapped__("cpu")
+    assert "xla_no_such_option" not in options
+
+
+def test_programs_of_several_threads_all_finish(rng):
+    x = rng.random((12, 2))
+    y = np.sin(5 * x[:, 0]) + x[:, 1]
+    expected = GP().fit(x, y).predict(x)
+    results = []
+    threads = [
+        threading.Thread(target=lambda: results.append(GP().fit(x, y).predict(x)), daemon=True)
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert len(results) == 4
+    for result in results:
+        np.testing.assert_array_equal(result, expected)

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -14,7 +15,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils import estimator_checks
 
 from deepemu import DGP, GP, Emulator
-from deepemu.training import plain
+from deepemu.runtime import padding
+from deepemu.training import plain, structures
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -22,21 +24,30 @@ pytestmark = pytest.mark.usefixtures("quick_programs")
 KERNEL = "squared_exponential"
 CHEAP = DGP(kernel=KERNEL, width=1, n_chains=1, n_iter=1, n_sweeps=1, n_imputations=1)
 SMALL = DGP(kernel=KERNEL, width=1, n_chains=2, n_iter=6, n_sweeps=2, n_imputations=2)
-# Structures that are not deep: those are checked above, and would take minutes.
+# Structures that are not deep: those are checked by themselves, and would take minutes.
 RACE = Emulator(max_depth=1)
 
 
 @pytest.fixture
 def short_checks(monkeypatch):
-    """The checks ask about the interface: a few steps will do, and 30 rows in place of 200."""
+    """The checks ask about the interface: a few steps will do, one plain process in a race, 30 rows
+    in place of 200, and one bucket, so that a number of inputs is compiled for once."""
     monkeypatch.setattr(plain, "GP_STARTS", (1.0,))
     monkeypatch.setattr(plain, "GP_STEPS", 3)
+    monkeypatch.setattr(structures, "KERNELS", (KERNEL,))
+    monkeypatch.setattr(padding, "SMALLEST_BUCKET", 64)
     x = np.random.default_rng(0).normal(size=(30, 3))
     monkeypatch.setattr(estimator_checks, "REGRESSION_DATASET", (x, x.sum(axis=1)), raising=False)
 
 
 # No expected failures. check_array_api_input skips itself unless SCIPY_ARRAY_API is set.
-@estimator_checks.parametrize_with_checks([GP(), CHEAP, RACE])
+# The one warning is that the estimators have the methods of BaseEstimator, not the class.
+with warnings.catch_warnings():
+    warnings.filterwarnings("ignore", message=r"Estimator \w+ does not inherit from")
+    SCIKIT_LEARNS_CHECKS = estimator_checks.parametrize_with_checks([GP(), CHEAP, RACE])
+
+
+@SCIKIT_LEARNS_CHECKS
 @pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning")
 def test_scikit_learns_own_checks(estimator, check, short_checks):
     check(estimator)
@@ -57,7 +68,7 @@ def fitted(request, problem):
 def test_a_clone_has_the_parameters_and_no_fit(fitted):
     copy = clone(fitted)
     assert copy.get_params() == fitted.get_params()
-    assert not hasattr(copy, "ensembles_")
+    assert not hasattr(copy, "posterior_")
 
 
 def test_set_params_and_get_params_are_inverse():
@@ -108,7 +119,7 @@ import numpy as np
 import jax
 fitted, x, means, stds = pickle.load(open(sys.argv[1], "rb"))
 for emulator, mean, std in zip(fitted, means, stds):
-    leaves = jax.tree.leaves(emulator.ensembles_)
+    leaves = jax.tree.leaves([each.imputed for each in emulator.posterior_.structures])
     assert {leaf.dtype for leaf in leaves if leaf.dtype.kind == "f"} == {np.dtype("float64")}
     got_mean, got_std = emulator.predict(x, return_std=True)
     assert got_mean.dtype == np.float64

@@ -9,10 +9,28 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from deepemu.core.distributions import Gaussian
-from deepemu.core.ensemble import Ensemble
+from deepemu.core.model.observation import Units
+from deepemu.ensembles import prediction
+from deepemu.observations.gaussian import GaussianNoise
 from deepemu.posterior import stacking
-from deepemu.posterior.stacking import Gain, Observed, Part
-from deepemu.training.folds import HeldOut, left_out
+from deepemu.posterior.stacking import Gain, Judged
+from deepemu.training.folds import HeldOut, held_out_sites
+
+
+def judged_of(y, site):
+    """Outputs (n, q) in core units that are normal about the last layer."""
+    q = y.shape[1]
+    return Judged(y, site, GaussianNoise(), Units(np.zeros(q), np.ones(q)))
+
+
+def mixture_of(held_out, weights):
+    """At the sites (n, q) of made-up predictions."""
+    _, n, q = held_out.latents.mean.shape
+    return stacking.held_out_mixture(held_out, weights, judged_of(np.zeros((n, q)), np.arange(n)))
+
+
+def stretch_of(y, mean, var):
+    return GaussianNoise().stretch(y, Gaussian(mean, var))
 
 
 def textbook_em(log_density, n_steps):
@@ -29,7 +47,7 @@ def textbook_em(log_density, n_steps):
     return np.array(weights)
 
 
-def em_with_gaps(log_density, unseen, n_steps):
+def em_with_gaps(log_density, mask, n_steps):
     """The same, where each row has its own set of chains, as the docstring states it."""
     n_chains, n = log_density.shape
     weights = [1.0 / n_chains] * n_chains
@@ -38,8 +56,8 @@ def em_with_gaps(log_density, unseen, n_steps):
         for k in range(n_chains):
             posterior = prior = 0.0
             for i in range(n):
-                if unseen[k, i]:
-                    known = [j for j in range(n_chains) if unseen[j, i]]
+                if mask[k, i]:
+                    known = [j for j in range(n_chains) if mask[j, i]]
                     total = sum(weights[j] * np.exp(log_density[j, i]) for j in known)
                     posterior += weights[k] * np.exp(log_density[k, i]) / total
                     prior += weights[k] / sum(weights[j] for j in known)
@@ -48,20 +66,20 @@ def em_with_gaps(log_density, unseen, n_steps):
     return np.array(weights)
 
 
-def objective(weights, log_density, unseen):
+def objective(weights, log_density, mask):
     total = 0.0
     for i in range(log_density.shape[1]):
-        mine = unseen[:, i]
+        mine = mask[:, i]
         total += np.log(weights[mine] @ np.exp(log_density[mine, i]) / weights[mine].sum())
     return total
 
 
 def gaps(rng, n_chains, n):
-    """Every row unseen by two chains or more, every chain with unseen rows."""
-    unseen = rng.random((n_chains, n)) < 0.5
-    unseen[0], unseen[1] = True, np.arange(n) % 2 == 0
-    unseen[2] |= ~unseen[1]
-    return unseen
+    """Every row held out by two chains or more, every chain with rows that it held out."""
+    mask = rng.random((n_chains, n)) < 0.5
+    mask[0], mask[1] = True, np.arange(n) % 2 == 0
+    mask[2] |= ~mask[1]
+    return mask
 
 
 # --- votes -----------------------------------------------------------------------------------
@@ -77,50 +95,50 @@ def test_votes_are_the_em_algorithm_of_stacking(rng, n_steps):
 
 @pytest.mark.parametrize("n_steps", [1, 3, 10])
 def test_votes_with_gaps_are_those_of_loops(rng, n_steps):
-    log_density, unseen = rng.normal(size=(4, 15)), gaps(rng, 4, 15)
-    found = stacking.stacking_weights(log_density[..., None], unseen, n_steps)
-    np.testing.assert_allclose(found, em_with_gaps(log_density, unseen, n_steps), rtol=1e-10)
+    log_density, mask = rng.normal(size=(4, 15)), gaps(rng, 4, 15)
+    found = stacking.stacking_weights(log_density[..., None], mask, n_steps)
+    np.testing.assert_allclose(found, em_with_gaps(log_density, mask, n_steps), rtol=1e-10)
 
 
 def test_what_a_chain_says_of_rows_it_has_seen_is_ignored(rng):
-    log_density, unseen = rng.normal(size=(4, 15, 1)), gaps(rng, 4, 15)
-    flattering = np.where(unseen[..., None], log_density, 1e3)
+    log_density, mask = rng.normal(size=(4, 15, 1)), gaps(rng, 4, 15)
+    flattering = np.where(mask[..., None], log_density, 1e3)
     np.testing.assert_array_equal(
-        stacking.stacking_weights(flattering, unseen),
-        stacking.stacking_weights(log_density, unseen),
+        stacking.stacking_weights(flattering, mask),
+        stacking.stacking_weights(log_density, mask),
     )
 
 
 def test_outputs_count_as_rows(rng):
-    log_density, unseen = rng.normal(size=(3, 8, 2)), np.ones((3, 8), bool)
+    log_density, mask = rng.normal(size=(3, 8, 2)), np.ones((3, 8), bool)
     side_by_side = np.concatenate([log_density[..., 0], log_density[..., 1]], axis=1)
     np.testing.assert_allclose(
-        stacking.stacking_weights(log_density, unseen), textbook_em(side_by_side, 10), rtol=1e-10
+        stacking.stacking_weights(log_density, mask), textbook_em(side_by_side, 10), rtol=1e-10
     )
 
 
 @pytest.mark.parametrize("with_gaps", [False, True])
 def test_many_steps_find_the_maximum(rng, with_gaps):
     log_density = rng.normal(size=(3, 25))
-    unseen = gaps(rng, 3, 25) if with_gaps else np.ones((3, 25), bool)
+    mask = gaps(rng, 3, 25) if with_gaps else np.ones((3, 25), bool)
 
     def loss(logits):
         weights = np.exp([*logits, 0.0])
-        return -objective(weights / weights.sum(), log_density, unseen)
+        return -objective(weights / weights.sum(), log_density, mask)
 
     best = minimize(loss, np.zeros(2), method="BFGS")
     expected = np.exp([*best.x, 0.0]) / np.exp([*best.x, 0.0]).sum()
     assert expected.min() > 0.01  # inside, where a maximum is a stationary point
-    found = stacking.stacking_weights(log_density[..., None], unseen, 3000)
+    found = stacking.stacking_weights(log_density[..., None], mask, 3000)
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_objective_rises_at_every_step(seed):
     rng = np.random.default_rng(seed)
-    log_density, unseen = rng.normal(size=(4, 15)), gaps(rng, 4, 15)
+    log_density, mask = rng.normal(size=(4, 15)), gaps(rng, 4, 15)
     path = [
-        objective(stacking.stacking_weights(log_density[..., None], unseen, n), log_density, unseen)
+        objective(stacking.stacking_weights(log_density[..., None], mask, n), log_density, mask)
         for n in range(12)
     ]
     assert all(later > earlier for earlier, later in itertools.pairwise(path))
@@ -154,11 +172,11 @@ def test_a_chain_that_is_far_off_loses_its_vote(rng, how_bad):
 
 def test_the_mixture_of_the_unaware_is_that_of_loops(rng):
     n_chains, n, q = 4, 11, 2
-    unseen, weights = gaps(rng, n_chains, n), np.array([0.4, 0.3, 0.2, 0.1])
+    mask, weights = gaps(rng, n_chains, n), np.array([0.4, 0.3, 0.2, 0.1])
     mean, var = rng.normal(size=(n_chains, n, q)), rng.random((n_chains, n, q))
-    mixed = stacking.unseen_mixture(HeldOut(Gaussian(mean, var), unseen), weights)
+    mixed = mixture_of(HeldOut(Gaussian(mean, var), mask), weights)
     for i in range(n):
-        voices = [k for k in range(n_chains) if unseen[k, i]]
+        voices = [k for k in range(n_chains) if mask[k, i]]
         total = sum(weights[k] for k in voices)
         for c in range(q):
             first = sum(weights[k] * mean[k, i, c] for k in voices) / total
@@ -169,9 +187,9 @@ def test_the_mixture_of_the_unaware_is_that_of_loops(rng):
 
 def test_chains_without_votes_count_the_same_where_no_other_is_unaware(rng):
     mean, var = rng.normal(size=(3, 2, 1)), np.ones((3, 2, 1))
-    unseen = np.array([[True, False], [False, True], [False, True]])
-    held_out = HeldOut(Gaussian(mean, var), unseen)
-    mixed = stacking.unseen_mixture(held_out, np.array([1.0, 0.0, 0.0]))
+    mask = np.array([[True, False], [False, True], [False, True]])
+    held_out = HeldOut(Gaussian(mean, var), mask)
+    mixed = mixture_of(held_out, np.array([1.0, 0.0, 0.0]))
     np.testing.assert_allclose(mixed.mean[:, 0], [mean[0, 0, 0], mean[1:, 1, 0].mean()])
 
 
@@ -179,7 +197,7 @@ def test_chains_that_have_all_lost_their_votes_still_have_a_mixture(rng):
     """The line of a report on a structure that is not asked."""
     mean, var = rng.normal(size=(2, 3, 1)), np.ones((2, 3, 1))
     held_out = HeldOut(Gaussian(mean, var), np.ones((2, 3), bool))
-    mixed = stacking.unseen_mixture(held_out, np.zeros(2))
+    mixed = mixture_of(held_out, np.zeros(2))
     np.testing.assert_allclose(mixed.mean, mean.mean(axis=0))
 
 
@@ -192,15 +210,15 @@ def test_the_scale_recovers_a_known_factor(rng, factor):
     mean, std = rng.normal(size=(n, 1)), np.exp(rng.normal(size=(n, 1)))
     y = mean + factor * std * rng.normal(size=(n, 1))
     # The standard error of either factor is about 2 %; the power n / (n + 20) takes off 0.5 %.
-    assert stacking.deviation_scale(y, mean, std**2)[0] == pytest.approx(factor, rel=0.05)
+    assert stretch_of(y, mean, std**2)[0] == pytest.approx(factor, rel=0.05)
 
 
 def test_outputs_have_scales_of_their_own(rng):
     n, factors = 2000, np.array([0.5, 2.0])
     noise = rng.normal(size=(n, 2))
-    found = stacking.deviation_scale(factors * noise, np.zeros((n, 2)), np.ones((n, 2)))
+    found = stretch_of(factors * noise, np.zeros((n, 2)), np.ones((n, 2)))
     np.testing.assert_allclose(found, factors, rtol=0.05)
-    alone = stacking.deviation_scale(2.0 * noise[:, 1:], np.zeros((n, 1)), np.ones((n, 1)))
+    alone = stretch_of(2.0 * noise[:, 1:], np.zeros((n, 1)), np.ones((n, 1)))
     assert found[1] == pytest.approx(alone[0], rel=1e-12)
 
 
@@ -208,22 +226,21 @@ def test_outputs_have_scales_of_their_own(rng):
 def test_few_outputs_move_the_scale_little(n, residual, factor):
     """At most to the bounds 0.3 and 3, to the power n / (n + 20)."""
     y = np.full((n, 1), residual)
-    found = stacking.deviation_scale(y, np.zeros((n, 1)), np.ones((n, 1)))
+    found = stretch_of(y, np.zeros((n, 1)), np.ones((n, 1)))
     assert found[0] == pytest.approx(factor ** (n / (n + 20)), rel=1e-4)
 
 
 # --- parts -----------------------------------------------------------------------------------
 
 
-def part(mean, var, unseen=None, n_chains=None):
+def part(mean, var, mask=None, n_chains=None):
     """A structure with predictions (chains, sites, q) and nothing else."""
     held_out = None
     if mean is not None:
-        unseen = np.ones(mean.shape[:2], bool) if unseen is None else unseen
-        held_out = HeldOut(Gaussian(mean, var), unseen)
+        mask = np.ones(mean.shape[:2], bool) if mask is None else mask
+        held_out = HeldOut(Gaussian(mean, var), mask)
         n_chains = len(mean)
-    trained = SimpleNamespace(chains=[None] * n_chains, held_out=held_out, ensemble=None)
-    return Part(SimpleNamespace(label="some"), trained)
+    return SimpleNamespace(chains=[None] * n_chains, held_out=held_out)
 
 
 @pytest.fixture
@@ -231,7 +248,7 @@ def two_parts(rng):
     """Predictions of 6 sites by two structures of one chain each; 8 rows, of which 2 repeat."""
     site = np.array([0, 1, 2, 3, 4, 5, 0, 3])
     moments = [(rng.normal(size=(1, 6, 2)), 0.5 + rng.random((1, 6, 2))) for _ in range(2)]
-    return [part(*each) for each in moments], Observed(rng.normal(size=(8, 2)), site), moments
+    return [part(*each) for each in moments], judged_of(rng.normal(size=(8, 2)), site), moments
 
 
 def test_the_gain_is_the_mean_difference_of_log_densities(two_parts):
@@ -266,15 +283,15 @@ def test_parts_without_held_out_predictions_cannot_be_compared(two_parts):
 
 def test_without_held_out_predictions_all_chains_count_the_same(two_parts):
     (first, _), observed, _ = two_parts
-    stacked = stacking.stack_parts([first, part(None, None, n_chains=3)], observed)
+    stacked = stacking.stack([first, part(None, None, n_chains=3)], observed)
     np.testing.assert_allclose(stacked.weights, 0.25)
-    np.testing.assert_array_equal(stacked.scale, [1.0, 1.0])
+    np.testing.assert_array_equal(stacked.stretch, [1.0, 1.0])
     assert stacked.held_out is None
 
 
 def test_parts_are_stacked_one_after_the_other(two_parts):
     parts, observed, moments = two_parts
-    stacked = stacking.stack_parts(parts, observed)
+    stacked = stacking.stack(parts, observed)
     log_density = np.array(
         [norm(m[0, observed.site], np.sqrt(v[0, observed.site])).logpdf(observed.y).ravel()
          for m, v in moments]
@@ -286,7 +303,7 @@ def test_parts_are_stacked_one_after_the_other(two_parts):
 def test_a_site_is_judged_by_weights_and_scales_of_other_groups(two_parts):
     """Groups take turns; written out for each site."""
     parts, observed, moments = two_parts
-    stacked = stacking.stack_parts(parts, observed)
+    stacked = stacking.stack(parts, observed)
     densities = [
         norm(m[0, observed.site], np.sqrt(v[0, observed.site])).logpdf(observed.y)
         for m, v in moments
@@ -303,23 +320,26 @@ def test_a_site_is_judged_by_weights_and_scales_of_other_groups(two_parts):
         var[site] = sum(second) - mean[site] ** 2
     np.testing.assert_allclose(stacked.held_out.mean, mean, rtol=1e-9)
     rows = observed.y, mean[observed.site], var[observed.site]
-    np.testing.assert_allclose(stacked.scale, stacking.deviation_scale(*rows), rtol=1e-9)
+    np.testing.assert_allclose(stacked.stretch, stretch_of(*rows), rtol=1e-9)
     for site in range(n_sites):
         others = observed.site % 5 != site % 5
-        scale = stacking.deviation_scale(*(each[others] for each in rows))
+        scale = stretch_of(*(each[others] for each in rows))
         np.testing.assert_allclose(stacked.held_out.var[site], var[site] * scale**2, rtol=1e-8)
 
 
 def test_members_share_the_weight_of_their_chain():
-    def with_chains(chain):
-        ensemble = Ensemble(None, None, None, np.array(chain), None, None, None)
-        trained = SimpleNamespace(chains=[None] * (max(chain) + 1), ensemble=ensemble)
-        return Part(None, trained)
+    def with_members(n_chains, n_imputations):
+        members = SimpleNamespace(alpha=np.zeros((n_chains, n_imputations, 1, 4)))
+        imputed = SimpleNamespace(members=members)
+        return SimpleNamespace(chains=[None] * n_chains, imputed=imputed)
 
-    parts = [with_chains([0, 0, 1, 1, 1]), with_chains([0])]
-    first, second = stacking.weighted_ensembles(parts, np.array([0.5, 0.3, 0.2]))
-    np.testing.assert_allclose(first.weights, [0.25, 0.25, 0.1, 0.1, 0.1])
-    np.testing.assert_allclose(second.weights, [0.2])
+    structures = [with_members(2, 3), with_members(1, 1)]
+    first, second = (
+        prediction.member_weights(each.imputed, weights)
+        for each, weights in stacking.by_structure(structures, np.array([0.6, 0.3, 0.1]))
+    )
+    np.testing.assert_allclose(first, [0.2, 0.2, 0.2, 0.1, 0.1, 0.1])
+    np.testing.assert_allclose(second, [0.1])
 
 
 # --- what once went wrong --------------------------------------------------------------------
@@ -330,11 +350,11 @@ def test_a_chain_that_has_seen_all_rows_of_a_vote_keeps_its_weight(n, rng):
     """Few rows: a fold may lie within a group, whose vote then knows nothing of some chains."""
 
     for seed in range(40):
-        unseen = np.vstack([left_out(seed, n, 4, 4), np.ones((1, n), bool)])
+        mask = np.vstack([held_out_sites(seed, n, 4, 4), np.ones((1, n), bool)])
         for group in range(5):
             others = np.arange(n) % 5 != group
             density = rng.normal(size=(5, others.sum(), 1))
-            weights = stacking.stacking_weights(density, unseen[:, others])
+            weights = stacking.stacking_weights(density, mask[:, others])
             assert np.all(np.isfinite(weights)) and weights.sum() == pytest.approx(1.0)
 
 
@@ -345,11 +365,11 @@ def test_an_output_that_does_not_vary_has_no_vote(rng):
     var = np.full(mean.shape, 0.04)
     var[1, :, 1] = 1e-18
     held_out = HeldOut(Gaussian(mean, var), np.ones((2, 30), bool))
-    observed = Observed(y, np.arange(30))
+    observed = judged_of(y, np.arange(30))
     scores = stacking.log_scores(held_out, observed)
     np.testing.assert_array_equal(scores[..., 1], 0.0)
-    weights = stacking.stacking_weights(scores, held_out.unseen)
-    alone = stacking.stacking_weights(scores[..., :1], held_out.unseen)
+    weights = stacking.stacking_weights(scores, held_out.mask)
+    alone = stacking.stacking_weights(scores[..., :1], held_out.mask)
     assert weights[0] > 0.6 and alone[0] > 0.9
 
 

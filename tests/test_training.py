@@ -5,15 +5,21 @@ import numpy as np
 import pytest
 
 from deepemu import DGP, NumericalError
-from deepemu.core.inference import impute, sem
+from deepemu.core.inference import sem
+from deepemu.core.inference.m_step import Maximise
+from deepemu.core.inference.steps import NodeWise
 from deepemu.core.model.network import LayerParams
+from deepemu.core.model.observation import Units
+from deepemu.core.nodes.dense import Dense
+from deepemu.data.sites import SiteData
 from deepemu.ensembles import assembly
-from deepemu.runtime import devices
+from deepemu.observations.gaussian import GaussianNoise
+from deepemu.runtime import devices, padding
 from deepemu.training import plain, start
 from deepemu.training.blocks import Blocks, has_settled
 from deepemu.training.chains import average
 from deepemu.training.layers import Layer, build_network
-from deepemu.training.plan import CHECK_EVERY, Averaged, Plan, Sampling
+from deepemu.training.plan import CHECK_EVERY, Plan
 
 pytestmark = pytest.mark.usefixtures("quick_programs")
 
@@ -24,24 +30,39 @@ def double_precision():
         yield
 
 
-def latents_of(widths, x, size):
-    layers = [*(Layer(width=width) for width in widths), Layer()]
-    network = build_network(layers, x.shape[1], 1)
-    return [np.asarray(w) for w in start.starting_latents(network, x, size)]
+NOISE = GaussianNoise()
+
+
+def network_of(layers, n_inputs, n_outputs=1):
+    return build_network(layers, n_inputs, n_outputs, NOISE, Dense())
+
+
+def sites_at(x):
+    """Distinct inputs, at each of which zero was observed once."""
+    site, units = np.arange(len(x)), Units(np.zeros(1), np.ones(1))
+    return SiteData(x, NOISE.collapse(np.zeros((len(x), 1)), site, units), site, units)
+
+
+def latents_of(widths, x):
+    """The latents of rows in use; padding is zero."""
+    network = network_of([*(Layer(width=width) for width in widths), Layer()], x.shape[1])
+    latents = [np.asarray(w) for w in start.starting_latents(network, NOISE, sites_at(x))]
+    for latent in latents:
+        assert len(latent) == padding.bucket(len(x))
+        np.testing.assert_array_equal(latent[len(x) :], 0.0)
+    return [latent[: len(x)] for latent in latents]
 
 
 def test_hidden_layers_start_as_the_inputs(rng):
     x = rng.random((5, 3))
-    first, second = latents_of([3, 3], x, 16)
+    first, second = latents_of([3, 3], x)
     for latent in (first, second):
-        assert latent.shape == (16, 3)
-        np.testing.assert_array_equal(latent[:5], x)
-        np.testing.assert_array_equal(latent[5:], 0.0)
+        np.testing.assert_array_equal(latent, x)
 
 
 def test_wide_layers_repeat_the_inputs(rng):
     x = rng.random((5, 2))
-    (latent,) = latents_of([5], x, 5)
+    (latent,) = latents_of([5], x)
     np.testing.assert_array_equal(latent, x[:, [0, 1, 0, 1, 0]])
 
 
@@ -49,19 +70,19 @@ def test_wide_layers_repeat_the_inputs(rng):
 def test_narrow_layers_start_at_principal_components(rng, n_rows):
     along = rng.random(n_rows)
     x = np.column_stack([along, 2 * along, -along]) + 1e-6 * rng.random((n_rows, 3))
-    (latent,) = latents_of([2], x, n_rows)
+    (latent,) = latents_of([2], x)
     assert latent.shape == (n_rows, 2)
     assert latent.min() >= 0 and latent.max() <= 1
     assert abs(np.corrcoef(latent[:, 0], along)[0, 1]) > 0.999
 
 
 def test_constant_inputs_start_at_zero():
-    (latent,) = latents_of([1], np.full((4, 3), 7.0), 4)
+    (latent,) = latents_of([1], np.full((4, 3), 7.0))
     np.testing.assert_array_equal(latent, 0.0)
 
 
 def test_params_start_at_unit_lengthscales():
-    network = build_network([Layer(width=2), Layer()], 3, 1)
+    network = network_of([Layer(width=2), Layer()], 3)
     hidden, last = start.starting_params(network, [1.0, 4.0], [1e-6, 0.5])
     assert hidden.log_lengthscale.shape == (2, 3)
     assert last.log_lengthscale.shape == (1, 5)
@@ -72,13 +93,15 @@ def test_params_start_at_unit_lengthscales():
 
 
 def test_chains_start_alike_with_the_full_circle(rng):
-    network = build_network([Layer(width=2), Layer()], 2, 1)
+    network = network_of([Layer(width=2), Layer()], 2)
     params = start.starting_params(network, [1.0, 1.0], [1e-6, 1e-6])
-    latents = start.starting_latents(network, rng.random((4, 2)), 16)
+    latents = start.starting_latents(network, NOISE, sites_at(rng.random((4, 2))))
     for bracket in (0.5, 16.0, np.inf):
-        sampling = Sampling(sem.Schedule(impute.NodeWise(), 5), bracket, Averaged())
-        plan = Plan(sampling, 5, 0.75, 1, 1, 1, False, 0)
-        chains = start.start_chains(plan, params, latents, 3)
+        plan = Plan(
+            NodeWise(), Maximise(), n_chains=3, n_iter=5, burn_in=0.75, n_sweeps=1, n_scoring=1,
+            n_imputations=1, bracket=bracket, stops_early=False, n_folds=0,
+        )  # fmt: skip
+        chains = start.start_chains(plan, params, latents)
         assert len(chains) == 3
         for chain in chains:
             assert chain.imputation.latents[0].shape == (16, 2)
@@ -89,7 +112,7 @@ def test_chains_start_alike_with_the_full_circle(rng):
 
 
 def test_ascents_start_at_the_given_point_and_others(rng):
-    network = build_network([Layer()], 3, 2)
+    network = network_of([Layer()], 3, 2)
     (params,) = start.starting_params(network, [1.0], [1e-6])
     starts = plain._gp_starts(params, 0)
     n_starts = 1 + len(plain.GP_STARTS) + 2

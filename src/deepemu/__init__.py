@@ -1,4 +1,4 @@
-"""Deep and linked Gaussian-process emulators by stochastic imputation."""
+"""Emulators of computer models: plain and deep Gaussian processes, by stochastic imputation."""
 
 from deepemu.errors import (
     ConvergenceWarning,

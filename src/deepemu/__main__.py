@@ -1,6 +1,6 @@
 """``python -m deepemu`` is the command ``deepemu``."""
 
-from deepemu.cli.commands import run
+from deepemu.cli.main import run
 
 if __name__ == "__main__":
     run()

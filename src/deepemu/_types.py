@@ -1,11 +1,13 @@
-"""Array alias and the record decorator that all of the package shares."""
+"""The array alias and the record decorator, which all of the package shares."""
 
 from dataclasses import dataclass, field
 from typing import TypeVar, dataclass_transform
 
 import jax
+import numpy as np
 
-Array = jax.Array
+Array = jax.Array | np.ndarray
+"""JAX arrays in the core and in its programs, NumPy arrays on the host."""
 
 T = TypeVar("T")
 

@@ -1,8 +1,8 @@
-"""Whether several chains agree: R-hat, effective sample size, and R-hat of predictions.
+"""Agreement of several chains: R-hat, effective sample size, and R-hat of predictions.
 
 Draws have the shape (chains, iterations, ...); every function works on all trailing entries at
 once and returns an array of their shape. An entry with a draw that is not finite, or chains of
-fewer than four iterations, give NaN: nothing can be said.
+fewer than four iterations, give NaN.
 
 The formulas are those of Gelman et al., *Bayesian Data Analysis*, 3rd edition (2013), section
 11.4, and of Vehtari, Gelman, Simpson, Carpenter and Buerkner, *Rank-normalization, folding, and
@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.fft import next_fast_len
 from scipy.special import ndtri
-from scipy.stats import rankdata
 
 from deepemu.data.checks import components, real_array, shares
 from deepemu.errors import InputError
@@ -35,20 +33,20 @@ __all__ = [
 
 
 def split_rhat(draws: ArrayLike) -> np.ndarray:
-    """R-hat of chains cut in halves, so that a drift within a chain shows too.
+    """R-hat of chains cut in halves, so that it detects a drift within a chain too.
 
     ``R = sqrt((n - 1) / n + B / W)``  (Gelman et al. 2013, equation 11.4)
 
     with n draws in a half, B the variance between the means of the halves (divided by their
     number less one) and W the mean of their variances. It is near 1 (at most 1.01, say) where
     the chains agree. Halves that are constant give 1 if all draws are equal and infinity if
-    they differ. The middle draw of an odd number is left out.
+    they differ. The middle draw of an odd number is not used.
     """
     return _rhat(_halves(_draws(draws)))
 
 
 def rank_rhat(draws: ArrayLike) -> np.ndarray:
-    """Rank-normalised split R-hat, which heavy tails do not mislead (Vehtari et al. 2021).
+    """Rank-normalised split R-hat, robust to heavy tails (Vehtari et al. 2021).
 
     The larger of the split R-hat of z, for the location, and of the z of ``|x - median x|``, for
     the spread, with z as in :func:`rank_normalised`.
@@ -65,6 +63,8 @@ def rank_normalised(draws: ArrayLike) -> np.ndarray:
 
     Equal draws share their mean rank r. An entry with a NaN is NaN; infinite draws have a rank.
     """
+    from scipy.stats import rankdata  # slow to import, and no fit needs it
+
     draws = _draws(draws)
     pooled = draws.reshape(-1, *draws.shape[2:])
     ranks = rankdata(pooled, axis=0).reshape(draws.shape)
@@ -72,7 +72,7 @@ def rank_normalised(draws: ArrayLike) -> np.ndarray:
 
 
 def effective_sample_size(draws: ArrayLike) -> np.ndarray:
-    """Number of independent draws that would know the mean as well as these S draws do.
+    """Number of independent draws that would estimate the mean as precisely as these S draws do.
 
     ESS = S / max(tau, 1 / log10 S),  rho_t = 1 - (W - c_t) / (W (n - 1) / n + B)
 
@@ -127,7 +127,7 @@ def inference_data(
     log_likelihood: Mapping[str, ArrayLike] | None = None,
     observed: Mapping[str, ArrayLike] | None = None,
 ) -> Any:
-    """Draws as ArviZ knows them: an InferenceData, or a DataTree from ArviZ 1.0 on.
+    """Draws for ArviZ: an InferenceData, or a DataTree from ArviZ 1.0 on.
 
     Each variable of ``posterior`` and ``log_likelihood`` has the shape (chains, iterations,
     ...); those of ``observed`` have no such axes. A variable has the same name in
@@ -145,7 +145,7 @@ def inference_data(
 
 
 def _rhat(halves: np.ndarray) -> np.ndarray:
-    """The formula of :func:`split_rhat`, of chains that have been cut."""
+    """The formula of :func:`split_rhat`, given halves of chains."""
     n = halves.shape[1]
     between, within = _variances(halves)
     agreeing = (between == 0.0) & (within == 0.0)
@@ -155,8 +155,8 @@ def _rhat(halves: np.ndarray) -> np.ndarray:
 def _variances(chains: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """B, the variance of the chains' means, and W, the mean of their variances.
 
-    Means of equal numbers are subject to rounding, so those that are exactly constant are told
-    by their range.
+    Means of equal numbers are subject to rounding, so exactly constant chains are recognised by
+    their range.
     """
     constant = np.all(np.ptp(chains, axis=1) == 0.0, axis=0)
     equal = np.ptp(chains, axis=(0, 1)) == 0.0
@@ -174,9 +174,11 @@ def _ratio(between: np.ndarray, within: np.ndarray) -> np.ndarray:
 def _autocovariance(chains: np.ndarray) -> np.ndarray:
     """c_t = sum_i (x_i - mean x) (x_{i+t} - mean x) / n of each chain, for t = 0, ..., n - 1.
 
-    By the Fourier transform of the chain with as many zeros behind it, so that it does not
-    meet its own beginning.
+    By the Fourier transform of the chain padded with as many zeros, so that it does not wrap
+    around.
     """
+    from scipy.fft import next_fast_len  # slow to import
+
     n = chains.shape[1]
     size = next_fast_len(2 * n, real=True)
     spectrum = np.fft.rfft(chains - chains.mean(axis=1, keepdims=True), size, axis=1)
@@ -203,7 +205,7 @@ def _autocorrelation_time(rho: np.ndarray) -> np.ndarray:
 def _halves(draws: np.ndarray) -> np.ndarray:
     """First and last halves of all chains, (2 chains, iterations // 2, ...).
 
-    NaN for every entry of which nothing can be said, so that the formulas need no cases.
+    NaN for entries without a result, so that the formulas need no cases.
     """
     n = draws.shape[1] // 2
     if n < 2:
@@ -216,8 +218,8 @@ def _draws(draws: ArrayLike) -> np.ndarray:
     array = real_array("draws", draws)
     if array.ndim < 2 or len(array) == 0:
         raise InputError(
-            f"draws must have the shape (chains, iterations, ...), got {array.shape}; "
-            "a single chain x is x[None]"
+            f"draws has the shape {array.shape}; it must be (chains, iterations, ...), and a "
+            "single chain x is x[None]."
         )
     return array
 
@@ -232,7 +234,7 @@ def _require_equal_chains(groups: Mapping[str, Mapping[str, ArrayLike]]) -> None
         len(s) < 2 for s in shapes.values()
     ):
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise InputError(f"all draws must have the same chains and iterations first, got {listed}")
+        raise InputError(f"The shapes are {listed}; all must begin with (chains, iterations).")
 
 
 def _arviz() -> Any:

@@ -10,10 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, ndtr, ndtri
-from scipy.stats import binom
+from scipy.special import betainc, logsumexp, ndtr, ndtri
 
-from deepemu.data.checks import check_level, checked, components, shares
+from deepemu.data.checks import check_level, checked, components, require_value, shares
 from deepemu.errors import InputError
 
 __all__ = [
@@ -75,7 +74,7 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = LEVEL
 
 
 class CoverageTails(NamedTuple):
-    """Probabilities of as few or as many outputs inside, were the intervals right."""
+    """Probabilities of as few or as many outputs inside, if the intervals are calibrated."""
 
     lower: float
     upper: float
@@ -91,12 +90,17 @@ def coverage_test(n_inside: int, n: int, level: float) -> CoverageTails:
     points are not, so that held-out points that lie close together count for fewer.
     """
     check_level(level)
-    if not 0 <= n_inside <= n or n == 0:
-        raise InputError(f"n_inside must lie between 0 and n > 0, got {n_inside} of {n}")
+    is_count = 0 <= n_inside <= n and n > 0
+    require_value(is_count, "n_inside", n_inside, f"between 0 and n, and n ({n}) positive")
     return CoverageTails(
-        lower=float(binom.cdf(n_inside, n, level)),
-        upper=float(binom.sf(n_inside - 1, n, level)),
+        lower=_binomial_tail(n - n_inside, n, 1.0 - level),
+        upper=_binomial_tail(n_inside, n, level),
     )
+
+
+def _binomial_tail(k: int, n: int, p: float) -> float:
+    """P(X >= k) = I_p(k, n - k + 1),  X ~ binomial(n, p)."""
+    return 1.0 if k == 0 else float(betainc(k, n - k + 1, p))
 
 
 @dataclass(frozen=True)
@@ -140,7 +144,7 @@ def coverage_table(
 
 
 def standardised_errors(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
-    """z = (y - mu) / sigma of each entry, standard normal if the predictions are right.
+    """z = (y - mu) / sigma of each entry, standard normal if the predictions are calibrated.
 
     Where sigma = 0 it is 0 if the prediction is exact and otherwise infinite, with the sign of
     the error.
@@ -150,9 +154,10 @@ def standardised_errors(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> np.nda
 
 
 def pit(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> np.ndarray:
-    """Probability integral transform Phi((y - mu) / sigma), uniform if the predictions are right.
+    """Probability integral transform Phi((y - mu) / sigma), uniform if the predictions are
+    calibrated.
 
-    Values heap up at 0 and 1 if the predictions are over-confident, in the middle if they are
+    Values accumulate at 0 and 1 if the predictions are over-confident, in the middle if they are
     too cautious, on one side if they are biased (Gneiting, Balabdaoui and Raftery 2007).
     """
     return ndtr(standardised_errors(y, mean, std))
@@ -166,7 +171,7 @@ def log_score(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> float:
     A prediction with sigma = 0 makes it infinite, minus infinity as soon as one of them misses.
     """
     y, mean, std = checked(y=y, mean=mean, std=std)
-    log_density = _normal_log_density(y - mean, std)
+    log_density = normal_log_density(y - mean, std)
     missed = np.any(np.isneginf(log_density))
     return -np.inf if missed else float(np.mean(log_density))
 
@@ -186,13 +191,13 @@ def mixture_log_density(
     (y,) = checked(y=y)
     if means.shape[1:] != y.shape:
         raise InputError(
-            f"means must have a row of shape {y.shape}, that of y, for each component, "
-            f"got {means.shape}"
+            f"means has the shape {means.shape}; it must be (K, *{y.shape}), with one row of the "
+            "shape of y per component."
         )
     w = shares(weights, len(means))
-    # Weight zero times density infinity is zero here, which logarithms do not know.
+    # Weight zero times density infinity is zero here; in logarithms it would be NaN.
     used = np.flatnonzero(w)
-    log_density = _normal_log_density(y - means[used], np.sqrt(variances[used]))
+    log_density = normal_log_density(y - means[used], np.sqrt(variances[used]))
     log_w = np.log(w[used]).reshape(-1, *[1] * y.ndim)
     return logsumexp(log_w + log_density, axis=0)
 
@@ -229,17 +234,17 @@ def _standardised(error: np.ndarray, std: np.ndarray) -> np.ndarray:
         return np.where(exact, 0.0, error) / np.where(exact, 1.0, std)
 
 
-def _normal_log_density(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+def normal_log_density(error: np.ndarray, std: np.ndarray) -> np.ndarray:
     """The formula of :func:`log_score`; of a point, infinite at it and minus infinity elsewhere."""
     point = std == 0.0
     log_std = np.log(np.where(point, 1.0, std))
     with np.errstate(over="ignore"):
-        of_normal = -0.5 * _standardised(error, std) ** 2 - log_std - _LOG_SQRT_2PI
+        of_normal = -0.5 * _standardised(error, std) ** 2 - _LOG_SQRT_2PI - log_std
     return np.where(point & (error == 0.0), np.inf, of_normal)
 
 
 def _output_range(y: np.ndarray) -> float:
     spread = float(np.ptp(y))
     if spread == 0.0:
-        raise InputError("the outputs are all equal, so no score can be relative to their range")
+        raise InputError("The outputs are all equal; a score relative to their range needs two.")
     return spread

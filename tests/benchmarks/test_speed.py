@@ -283,26 +283,34 @@ def test_time_to_accuracy_takes_the_cheapest_effort_that_reaches_it():
 
 
 def test_start_floor_and_default_tables():
-    start = {"cold_s": 9.0, "warm_s": 2.0, "cold_compile_s": 5.0, "cold_peak_mb": 400.0}
+    start = {"cold_s": 9.5, "warm_s": 2.0, "cold_compile_s": 5.0, "cold_peak_mb": 400.0}
+    start |= {"warm_import_s": 0.7, "warm_cpu_s": 1.9}
+    command = {"cold_s": 30.0, "warm_s": 11.0, "cold_cpu_s": 29.0, "warm_cpu_s": 10.5}
     floor = {"short_s": 2.0, "long_s": 8.0, "factorisations": 100.0, "dpotrf_s": 0.02}
     fit = {"fit_s": 20.0, "fit_cpu_s": 20.0, "compilations": 9, "compile_s": 6.0}
     default = {**fit, **{f"second_{name}": value / 2 for name, value in fit.items()}}
     records = [
         record("deepemu", start, kind="start"),
+        record("deepemu", command, kind="command"),
         record("deepemu", fit, kind="compile"),
         record("deepemu", floor, kind="floor", n=1000, n_iter=2),
         record("deepemu", default, kind="default"),
         record("dgpsi", {"fit_s": 50.0, "fit_cpu_s": 50.0}, kind="default"),
         record("dgpsi", {"failed": "exit status 1"}, kind="start"),
     ]
-    assert speed.start_table(records).rows[0] == ["deepemu", "9", "2", "5", "-", "400"]
-    assert speed.start_table(records).rows[1] == ["dgpsi", *"-----"]
+    assert speed.start_table(records).rows == [
+        ["deepemu", "0.7", "9.5", "-", "2", "1.9", "5", "-", "400"],
+        ["dgpsi", *"--------"],
+    ]
+    assert speed.command_table(records).rows == [["30", "29", "11", "10.5"]]
     assert speed.compile_table(records).rows == [["9", "6", "20"]]
     assert speed.floor_table(records).rows == [["1000", "3", "100", "0.02", "1.5"]]
     assert [row[-1] for row in speed.default_table(records).rows] == ["2.5x", "5.0x", "-"]
     met = {each.measure.partition(",")[0]: each.met for each in speed.bars(records)}
     assert met["cold start to first prediction"] is False
     assert met["warm start to first prediction"] is True
+    assert met["import"] is True
+    assert met["deepemu fit of a table"] is False
     assert met["training over dpotrf"] is True
     assert met["XLA compilation of a default fit"] is False
 

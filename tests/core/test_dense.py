@@ -7,20 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from core.builders import node_of
 from oracles import Process
 
-from deepemu.core import linalg
-from deepemu.core.kernels import families
 from deepemu.core.nodes import dense
-from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.node import Sites
 
-factorise = jax.jit(dense.factorise)
 predict = jax.jit(dense.predict)
-
-
 leave_one_out = jax.jit(dense.leave_one_out)
-draw_posterior = jax.jit(jax.vmap(dense.draw_posterior, in_axes=(None, None, None, None, 0)))
+draw_posterior = jax.jit(jax.vmap(dense.draw_posterior, in_axes=(None,) * 5 + (0,)))
 draw_prior = jax.jit(jax.vmap(dense.draw_prior, in_axes=(None, None, None, 0)))
+
+
+@jax.jit
+def solved(node, inputs, target, sites):
+    """What predictions need: L⁻¹ and α."""
+    return dense.condition(node, inputs, sites), dense.alpha(node, inputs, target, sites)
 
 
 @jax.jit
@@ -37,23 +39,12 @@ def many_derivatives(node, inputs, targets, sites):
 
 @jax.jit
 def log_density(node, inputs, target, sites):
-    lower = linalg.cholesky(dense.correlation(node, inputs, sites))
-    return dense.log_density(lower, target, node.scale, node.nugget, sites)
+    return dense.log_density(dense.factor(node, inputs, sites), node, target, sites)
 
 
 @jax.jit
 def profiled_scale(node, inputs, target, sites):
     return dense.fit(node, inputs, target, sites, True).scale
-
-
-def node_of(process: Process) -> Node:
-    kernel = families.by_name(process.kernel)
-    return Node(
-        kernel,
-        jnp.asarray(1 / process.lengthscale),
-        jnp.asarray(process.scale),
-        jnp.asarray(process.nugget),
-    )
 
 
 def once(n: int) -> Sites:
@@ -164,15 +155,15 @@ def test_prior_draws_are_a_root_of_the_covariance(process, x):
     """Draws are linear in the normals, so unit vectors give the root, and no sampling is needed."""
     counts = np.array([1.0, 2.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0])
     sites, node = Sites(jnp.asarray(counts), jnp.zeros(())), node_of(process)
-    lower = jax.jit(lambda: linalg.cholesky(dense.correlation(node, jnp.asarray(x), sites)))()
-    root = np.asarray(draw_prior(lower, node.scale, sites, jnp.eye(9)))
+    lower = jax.jit(dense.factor)(node, jnp.asarray(x), sites)
+    root = np.asarray(draw_prior(lower, node, sites, jnp.eye(9)))
     np.testing.assert_allclose(root.T @ root, process.covariance(x, counts), rtol=1e-12)
 
 
 def test_posterior_draws_are_a_root_of_the_covariance(rng, process, x, y):
     at, node = rng.uniform(size=(4, 3)), node_of(process)
-    factor = factorise(node, x, y, once(9))
-    draws = np.asarray(draw_posterior(node, factor, x, at, np.vstack([np.zeros(4), np.eye(4)])))
+    given = solved(node, x, y, once(9))
+    draws = np.asarray(draw_posterior(node, *given, x, at, np.vstack([np.zeros(4), np.eye(4)])))
     mean, covariance = process.predict(x, y, at)
     np.testing.assert_allclose(draws[0], mean, rtol=1e-10)
     root = draws[1:] - draws[0]
@@ -183,8 +174,8 @@ def test_posterior_draws_have_the_stated_moments(x, y):
     process = Process("matern52", np.array([0.5, np.inf, 0.9]), 1.7, 0.03)
     at, node = np.random.default_rng(1).uniform(size=(3, 3)), node_of(process)
     normals = jax.random.normal(jax.random.key(0), (40_000, 3))
-    factor = factorise(node, x, y, once(9))
-    draws = np.asarray(draw_posterior(node, factor, x, at, normals))
+    given = solved(node, x, y, once(9))
+    draws = np.asarray(draw_posterior(node, *given, x, at, normals))
     mean, covariance = process.predict(x, y, at)
     assert np.abs(oracles.in_standard_errors(draws, mean)).max() < 5
     products = np.einsum("ki,kj->kij", draws - mean, draws - mean)
@@ -196,9 +187,9 @@ def test_posterior_draws_are_finite_where_the_posterior_is_degenerate(kernel):
     """A smooth process at the smallest nugget, drawn at its 60 training points and between them."""
     x = np.linspace(0, 1, 60)[:, None]
     node = node_of(Process(kernel, np.array([1.0]), 1.0, 1e-8))
-    factor = factorise(node, x, np.sin(3 * x[:, 0]), once(60))
+    given = solved(node, x, np.sin(3 * x[:, 0]), once(60))
     at = np.concatenate([x, x + 1e-9, x + 0.003])
-    draws = draw_posterior(node, factor, x, at, np.random.default_rng(2).normal(size=(4, 180)))
+    draws = draw_posterior(node, *given, x, at, np.random.default_rng(2).normal(size=(4, 180)))
     assert np.all(np.isfinite(draws))
     np.testing.assert_allclose(draws, np.sin(3 * np.tile(at.T, (4, 1))), atol=2e-3)
 
@@ -207,9 +198,9 @@ def test_prediction_at_known_inputs(rng, process, rows):
     at = rng.uniform(size=(5, 3))
     sites, means, counted = reduced(*rows)
     node = node_of(process)
-    factor = factorise(node, sites, means, counted)
+    given = solved(node, sites, means, counted)
     mean, covariance = process.predict(*rows, at)
-    moments = predict(node, factor, sites, at)
+    moments = predict(node, *given, sites, at)
     np.testing.assert_allclose(moments.mean, mean, rtol=1e-10)
     np.testing.assert_allclose(moments.var, np.diag(covariance), rtol=1e-10)
 
@@ -219,16 +210,16 @@ def test_variance_is_never_below_the_nugget(process, x):
     small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
     node, y = node_of(small), np.sin(x[:, 0])
     floor = small.scale * small.nugget
-    assert predict(node, factorise(node, x, y, once(9)), x, x[:1]).var[0] >= floor
+    assert predict(node, *solved(node, x, y, once(9)), x, x[:1]).var[0] >= floor
 
 
 def test_several_targets_share_the_variance(rng, process, x):
     at, targets = rng.uniform(size=(5, 3)), rng.normal(size=(4, 9))
-    each = [factorise(node_of(process), x, target, once(9)) for target in targets]
-    together = replace(each[0], alpha=jnp.stack([factor.alpha for factor in each]))
-    moments = predict(node_of(process), together, x, at)
-    for factor, mean in zip(each, moments.mean, strict=True):
-        alone = predict(node_of(process), factor, x, at)
+    each = [solved(node_of(process), x, target, once(9)) for target in targets]
+    together = jnp.stack([alpha for _, alpha in each])
+    moments = predict(node_of(process), each[0][0], together, x, at)
+    for given, mean in zip(each, moments.mean, strict=True):
+        alone = predict(node_of(process), *given, x, at)
         np.testing.assert_allclose(mean, alone.mean, rtol=1e-12)
         np.testing.assert_array_equal(moments.var, alone.var)
 

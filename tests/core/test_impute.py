@@ -8,21 +8,17 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from core.builders import Model, data_of, network_of, params_of, steps
 from oracles import Process
 from programs import jit
 
 from deepemu.core.inference import impute
-from deepemu.core.inference.impute import Brackets, Imputation, LayerWise, NodeWise
-from deepemu.core.kernels import families
-from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.model.priors import Independent
-from deepemu.training.start import starting_imputation
+from deepemu.core.inference.impute import Imputation, start
+from deepemu.core.inference.steps import LayerWise, NodeWise
 
 N_ROWS, N_CHAINS, N_TRANSITIONS, N_SWEEPS = 5, 4000, 2, 4
 X = np.linspace(0, 1, N_ROWS)[:, None] ** np.array([1.0, 2.0])
 COUNTS = np.array([1.0, 3.0, 1.0, 1.0, 2.0])
-
-Model = list[list[Process]]
 
 TWO_LAYERS: Model = [
     [
@@ -45,31 +41,6 @@ THREE_LAYERS: Model = [
     ],
     [Process("matern52", np.array([1.2, 0.8, 1.0, np.inf]), 1.3, 0.05)],
 ]
-
-
-def network_of(model: Model) -> Network:
-    return Network(
-        X.shape[1],
-        tuple(
-            LayerSpec(
-                families.by_name(nodes[0].kernel),
-                tuple(tuple(bool(c) for c in np.isfinite(p.lengthscale)) for p in nodes),
-                Independent(), False, False, False,
-            )
-            for nodes in model
-        ),
-    )  # fmt: skip
-
-
-def params_of(model: Model) -> tuple[LayerParams, ...]:
-    def logs(nodes, name):
-        values = np.array([getattr(p, name) for p in nodes])
-        return jnp.asarray(np.log(np.where(np.isfinite(values), values, 1.0)))
-
-    return tuple(
-        LayerParams(*(logs(nodes, name) for name in ("lengthscale", "scale", "nugget")))
-        for nodes in model
-    )
 
 
 def inputs_of(nodes, below):
@@ -102,11 +73,9 @@ def sweep_all(key, net, moves, params, latents, y, angle, factor):
         key, latents, y = chain
         angles = tuple(jnp.full(w.shape[1], angle) for w in latents)
         state = Imputation(latents, angles, *jnp.zeros(2, jnp.int32))
-        squares = jnp.full(y.shape[1], 0.4)  # says nothing about the latents
-        data = Data(jnp.asarray(X), y, jnp.asarray(COUNTS), squares)
-        brackets = Brackets(factor, False)
-        end = impute.sweeps(key, net, moves, params, state, data, N_SWEEPS, brackets)
-        return end.latents
+        data = data_of(X, y, COUNTS, 0.4)  # squares say nothing about the latents
+        each = steps(N_SWEEPS, moves=moves, bracket=factor)
+        return impute.sweeps(key, net, each, params, state, data).latents
 
     return jax.lax.map(one, (jax.random.split(key, N_CHAINS), latents, y))
 
@@ -153,16 +122,16 @@ def test_the_joint_distribution_is_invariant(model, moves, bracket):
     and no autocorrelation blurs the comparison; ends and starts of a chain are compared in pairs.
     The last thing that moves is the latents: a fresh y would hide what they do to its likelihood.
     """
-    rng, net, params = np.random.default_rng(5), network_of(model), params_of(model)
+    rng, net, params = np.random.default_rng(5), network_of(model, 2), params_of(model)
     latents, y = draw_joint(rng, model)
-    start, first = statistics(model, latents, y), latents
+    at_start, first = statistics(model, latents, y), latents
     for transition, key in enumerate(jax.random.split(jax.random.key(6), N_TRANSITIONS)):
         if transition > 0:
             y = draw_layer(rng, model[-1], latents[-1], COUNTS)
         latents = sweep_all(key, net, moves, params, tuple(latents), y, 0.1, 10.0 * bracket)
         latents = [np.asarray(w) for w in latents]
     end = statistics(model, latents, y)
-    assert np.abs(oracles.in_standard_errors(end - start, 0.0)).max() < 4.5
+    assert np.abs(oracles.in_standard_errors(end - at_start, 0.0)).max() < 4.5
     # Standing still would pass so far: every latent value has moved, and far.
     for before, after in zip(first, latents, strict=True):
         assert np.all(before != after)
@@ -172,20 +141,17 @@ def test_the_joint_distribution_is_invariant(model, moves, bracket):
 # --- bookkeeping -----------------------------------------------------------------------------
 
 
-compiled_sweeps = jit(impute.sweeps, static_argnames=("network", "moves"))
+compiled_sweeps = jit(impute.sweeps, static_argnames="network")
 
 
 def sweeps(key, moves, state, data, n_sweeps, factor, adapt):
-    return compiled_sweeps(
-        key, network_of(TWO_LAYERS), moves, params_of(TWO_LAYERS), state, data, n_sweeps,
-        Brackets(factor, adapt),
-    )  # fmt: skip
+    each = steps(n_sweeps, moves=moves, bracket=factor, adapt=adapt)
+    return compiled_sweeps(key, network_of(TWO_LAYERS, 2), each, params_of(TWO_LAYERS), state, data)
 
 
 @pytest.fixture
 def data(rng):
-    y = jnp.asarray(rng.normal(size=(N_ROWS, 2)))
-    return Data(jnp.asarray(X), y, jnp.asarray(COUNTS), jnp.zeros(2))
+    return data_of(X, rng.normal(size=(N_ROWS, 2)), COUNTS)
 
 
 @pytest.fixture
@@ -194,7 +160,7 @@ def latents(rng):
 
 
 def test_the_same_key_gives_the_same_draws(data, latents):
-    state = starting_imputation(latents, 16.0)
+    state = start(latents, 16.0)
     first, again, other = (
         sweeps(jax.random.key(seed), NodeWise(), state, data, 3, 16.0, True) for seed in (0, 0, 1)
     )
@@ -204,7 +170,7 @@ def test_the_same_key_gives_the_same_draws(data, latents):
 
 
 def test_brackets_follow_the_angles_only_when_told_to(data, latents):
-    state = starting_imputation(latents, 16.0)
+    state = start(latents, 16.0)
     for moves in (NodeWise(), LayerWise()):
         held = sweeps(jax.random.key(0), moves, state, data, 3, 16.0, False)
         jax.tree.map(np.testing.assert_array_equal, held.angles, state.angles)
@@ -216,7 +182,7 @@ def test_brackets_follow_the_angles_only_when_told_to(data, latents):
 @pytest.mark.parametrize(("done", "share"), [(0, 0.5), (3, 0.2), (100, 0.05)])
 def test_the_means_follow_quickly_at_first(data, latents, done, share):
     """One sweep of one block: the mean goes part of the way to an angle in the circle."""
-    state = replace(starting_imputation(latents, 16.0), sweeps=jnp.asarray(done))
+    state = replace(start(latents, 16.0), sweeps=jnp.asarray(done))
     adapted = sweeps(jax.random.key(0), LayerWise(), state, data, 1, 16.0, True)
     for before, after, w, moved in zip(
         state.angles, adapted.angles, latents, adapted.latents, strict=True
@@ -228,7 +194,7 @@ def test_the_means_follow_quickly_at_first(data, latents, done, share):
 
 
 def test_evaluations_are_counted_and_no_sweeps_change_nothing(data, latents):
-    state = starting_imputation(latents, 16.0)
+    state = start(latents, 16.0)
     none, two, five = (
         sweeps(jax.random.key(0), NodeWise(), state, data, n, 16.0, False) for n in (0, 2, 5)
     )
@@ -239,7 +205,7 @@ def test_evaluations_are_counted_and_no_sweeps_change_nothing(data, latents):
 @pytest.mark.parametrize("factor", [16.0, 3.0, np.inf])
 def test_the_first_brackets_are_the_full_circle(data, latents, factor):
     """So that sweeps from the start equal those whose bracket is the circle by hand."""
-    started = starting_imputation(latents, factor)
+    started = start(latents, factor)
     by_hand = Imputation(
         latents, tuple(jnp.full(2, impute.FULL_CIRCLE, float) for _ in latents),
         started.evaluations, started.sweeps,
@@ -247,13 +213,11 @@ def test_the_first_brackets_are_the_full_circle(data, latents, factor):
     key = jax.random.key(0)
     ours = sweeps(key, NodeWise(), started, data, 2, factor, False)
     circle = sweeps(key, NodeWise(), by_hand, data, 2, 1.0, False)
-    for start, one, two in zip(latents, ours.latents, circle.latents, strict=True):
-        assert np.all(start != one)
+    for before, one, two in zip(latents, ours.latents, circle.latents, strict=True):
+        assert np.all(before != one)
         np.testing.assert_allclose(one, two, rtol=1e-9)
 
 
 def test_one_layer_has_nothing_to_impute(data):
-    net = Network(2, network_of(TWO_LAYERS).layers[:1])
-    state = starting_imputation((), 16.0)
-    end = impute.sweeps(jax.random.key(0), net, NodeWise(), (), state, data, 3, None)
-    assert end is state
+    net, state = network_of(TWO_LAYERS[:1], 2), start((), 16.0)
+    assert impute.sweeps(jax.random.key(0), net, steps(3), (), state, data) is state

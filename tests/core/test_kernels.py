@@ -94,7 +94,7 @@ def pair_expectation_matrix(kernel, w, mean, var, inverse):
             pair_sums.expected_sum(form, tiles, delta, scaled, jnp.ones((len(w), 1)))[0]
             for form in (forms[0], forms[-1])
         ]
-        return jnp.where(forms[0].suits(scaled)[0], *values)
+        return jnp.where(forms[0].is_accurate(scaled)[0], *values)
 
     n = len(w)
     return jax.lax.map(entry, jnp.eye(n * n).reshape(n * n, n, n)).reshape(n, n)
@@ -113,7 +113,7 @@ def pair_expectation(kernel, delta_i, delta_j, var):
     """Elementwise J, in the first form that suits each variance."""
     forms = of(kernel)
     values = [pair_in_form(form, delta_i, delta_j, var) for form in forms]
-    narrow = forms[0].suits(var[None, None])
+    narrow = forms[0].is_accurate(var[None, None])
     return jnp.where(narrow, values[0], values[-1]), forms[0].decay(delta_j - delta_i)
 
 

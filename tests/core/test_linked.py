@@ -7,45 +7,41 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from core.builders import node_of
 from oracles import Process
-from programs import jit
+from programs import quick_jit as jit
 
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels import families
-from deepemu.core.nodes import linked, linked_series
+from deepemu.core.nodes import dense, linked, linked_series
 from deepemu.core.nodes.linked import Inputs
-from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.node import Sites
 
 N_ROWS = 9
 
 
 @functools.partial(jit, static_argnums=0)
-def predict_by(way, node, inputs, target, at):
+def predict_by(scheme, node, inputs, target, at):
     """Moments at test points whose first columns are uncertain."""
-    link = linked.link(node, inputs, target, Sites(jnp.ones(len(inputs)), jnp.zeros(())))
-    prepared = linked.prepare(way, node, link, inputs, at.uncertain.mean.shape[1])
-    return linked.predict(way, node, link.alpha, prepared, inputs, at)
+    link = dense.link(node, inputs, target, Sites(jnp.ones(len(inputs)), jnp.zeros(())))
+    prepared = linked.prepare(scheme, node, link, inputs, at.uncertain.mean.shape[1])
+    return linked.predict(scheme, node, link.alpha, prepared, inputs, at)
 
 
 def predict_linked(node, inputs, target, at):
-    """In the general way; where another one suits, it agrees."""
-    ways = linked.ways(node.kernel, at.uncertain.mean.shape[1])
-    *others, general = (predict_by(way, node, inputs, target, at) for way in ways)
-    assert np.all(general.suited)
+    """By the general scheme; where another one is accurate, it agrees."""
+    schemes = linked.schemes(node.kernel, at.uncertain.mean.shape[1])
+    *others, general = (predict_by(scheme, node, inputs, target, at) for scheme in schemes)
+    assert np.all(general.accurate)
     for other in others:
-        suited = np.asarray(other.suited)
+        accurate = np.asarray(other.accurate)
         np.testing.assert_allclose(
-            other.moments.mean[suited], general.moments.mean[suited], rtol=1e-9
+            other.moments.mean[accurate], general.moments.mean[accurate], rtol=1e-9
         )
         np.testing.assert_allclose(
-            other.moments.var[suited], general.moments.var[suited], rtol=1e-4
+            other.moments.var[accurate], general.moments.var[accurate], rtol=1e-4
         )
     return general.moments
-
-
-def node_of(process: Process) -> Node:
-    numbers = (1 / process.lengthscale, process.scale, process.nugget)
-    return Node(families.by_name(process.kernel), *map(jnp.asarray, numbers))
 
 
 def one_row(mean, var, known) -> Inputs:
@@ -99,8 +95,8 @@ def test_variance_is_never_below_the_nugget(process, x):
     small = replace(process, lengthscale=3 * process.lengthscale, nugget=1e-8)
     inputs = one_row(x[0, :2], np.zeros(2), x[0, 2:])
     floor = small.scale * small.nugget
-    for way in linked.ways(node_of(small).kernel, 2):
-        assert predict_by(way, node_of(small), x, np.sin(x[:, 0]), inputs).moments.var >= floor
+    for scheme in linked.schemes(node_of(small).kernel, 2):
+        assert predict_by(scheme, node_of(small), x, np.sin(x[:, 0]), inputs).moments.var >= floor
 
 
 # --- the series for small variances -----------------------------------------------------------
@@ -122,12 +118,12 @@ def test_series_against_quadrature_up_to_its_limit(process):
     process, x, y = in_one_column(replace(process, nugget=1e-5), 20)
     at, var = np.array([0.37, 0.6]), 0.09 * 10.0 ** np.arange(-9, 0, 0.5)
     found = predict_by(linked.BySeries(), node_of(process), x, y, rows_of(var, *at))
-    suited = np.asarray(found.suited)
-    assert suited[0], "a standard deviation of 3e-5 lengthscales is small"
-    assert not suited[-1], "one of a third of a lengthscale is not"
-    assert np.all(np.diff(suited.astype(int)) <= 0)
+    accurate = np.asarray(found.accurate)
+    assert accurate[0], "a standard deviation of 3e-5 lengthscales is small"
+    assert not accurate[-1], "one of a third of a lengthscale is not"
+    assert np.all(np.diff(accurate.astype(int)) <= 0)
     allowed = 1e-3 * process.nugget * process.scale
-    for k in np.flatnonzero(suited):
+    for k in np.flatnonzero(accurate):
         points, weights = oracles.gauss_hermite(at[:1], var[k : k + 1], at[1:], 120)
         mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
         np.testing.assert_allclose(found.moments.mean[k], mean, rtol=1e-8)
@@ -148,7 +144,7 @@ def test_series_in_several_columns_against_quadrature(process, n_uncertain):
         found = predict_by(linked.BySeries(), node_of(process), x, y, rows)
         points, weights = oracles.gauss_hermite(at[:n_uncertain], var, at[n_uncertain:], 9)
         mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
-        assert bool(found.suited[0])
+        assert bool(found.accurate[0])
         np.testing.assert_allclose(found.moments.mean[0], mean, rtol=1e-8)
         assert abs(found.moments.var[0] - total) < 2e-3 * process.nugget * process.scale
         scaled = jnp.asarray(var / process.lengthscale[:n_uncertain] ** 2)[:, None, None]
@@ -169,8 +165,8 @@ def test_series_where_all_of_the_response_is_in_one_place(process, response):
     none = jnp.zeros((len(var), 0))
     rows = Inputs(Gaussian(jnp.full((len(var), 1), x0), jnp.asarray(var)[:, None]), none)
     found = predict_by(linked.BySeries(), node_of(process), x, y, rows)
-    assert np.sum(np.asarray(found.suited)) >= (1 if process.kernel == "matern32" else 6)
-    for k in np.flatnonzero(found.suited):
+    assert np.sum(np.asarray(found.accurate)) >= (1 if process.kernel == "matern32" else 6)
+    for k in np.flatnonzero(found.accurate):
         points, weights = oracles.gauss_hermite(np.array([x0]), var[k : k + 1], np.zeros(0), 60)
         _, total, _ = oracles.through_inputs(process, x, y, points, weights)
         error = abs(found.moments.var[k] - total) / (process.nugget * process.scale)
@@ -180,16 +176,16 @@ def test_series_where_all_of_the_response_is_in_one_place(process, response):
 
 def test_wide_layers_have_no_series():
     kernel = families.Matern52()
-    assert linked.ways(kernel, 11) == linked.ways(kernel, 10)[1:]
+    assert linked.schemes(kernel, 11) == linked.schemes(kernel, 10)[1:]
 
 
 def test_a_row_has_the_same_moments_whatever_stands_beside_it(process):
     """A neighbour that needs a higher degree does not add to it."""
     process, x, y = in_one_column(replace(process, nugget=1e-3), 20)
     small, larger, large = 0.09 * 1e-6, 0.09 * 1e-3, 0.09
-    way, node = linked.BySeries(), node_of(process)
-    alone = predict_by(way, node, x, y, rows_of([small] * 3, 0.4, 0.6))
-    beside = predict_by(way, node, x, y, rows_of([small, larger, large], 0.4, 0.6))
+    scheme, node = linked.BySeries(), node_of(process)
+    alone = predict_by(scheme, node, x, y, rows_of([small] * 3, 0.4, 0.6))
+    beside = predict_by(scheme, node, x, y, rows_of([small, larger, large], 0.4, 0.6))
     assert alone.moments.var[0] == beside.moments.var[0]
-    assert bool(beside.suited[0])
-    assert not bool(beside.suited[2])
+    assert bool(beside.accurate[0])
+    assert not bool(beside.accurate[2])

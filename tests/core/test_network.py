@@ -1,17 +1,20 @@
 """What a layer reads and how densities add up, against processes computed one by one."""
 
 import functools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from core import builders
+from core.builders import data_of
 from oracles import Process
 
 from deepemu.core.kernels import families
 from deepemu.core.model import network
-from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Independent
 
 N_ROWS = 7
@@ -24,14 +27,13 @@ def layer(kernel, reads, shared_lengthscale=False):
     )
 
 
-NETWORK = Network(
+NETWORK = builders.network(
     2,
-    (
-        layer("squared_exponential", [[1, 1], [0, 1], [1, 0]]),
-        layer("matern32", [[1, 0, 1, 0, 1], [1, 1, 1, 1, 1]]),  # reads x as well
-        layer("matern52", [[1, 1], [0, 1]]),  # does not
-    ),
+    layer("squared_exponential", [[1, 1], [0, 1], [1, 0]]),
+    layer("matern32", [[1, 0, 1, 0, 1], [1, 1, 1, 1, 1]]),  # reads x as well
+    layer("matern52", [[1, 1], [0, 1]]),  # does not
 )
+COUNTS, SQUARES = np.array([1, 2, 1, 1, 3, 1, 1]), np.array([0.3, 0.1])
 
 
 def numbers(rng, net):
@@ -49,9 +51,8 @@ def numbers(rng, net):
 
 @pytest.fixture
 def data(rng):
-    counts = jnp.array([1.0, 2.0, 1.0, 1.0, 3.0, 1.0, 1.0])
     x, y = rng.uniform(size=(N_ROWS, 2)), rng.normal(size=(N_ROWS, 2))
-    return Data(jnp.asarray(x), jnp.asarray(y), counts, jnp.array([0.3, 0.1]))
+    return data_of(x, y, COUNTS.astype(float), SQUARES)
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ def layer_log_density(net, index, params, latents, data):
 
 
 def test_shape_of_the_network():
-    assert (NETWORK.depth, NETWORK.n_outputs) == (3, 2)
+    assert (NETWORK.depth, NETWORK.n_imputed, NETWORK.layers[-1].width) == (3, 2, 2)
     assert [(s.width, s.n_columns) for s in NETWORK.layers] == [(3, 2), (2, 5), (2, 2)]
 
 
@@ -78,7 +79,7 @@ def test_inputs_of_each_layer(data, latents):
 
 def test_targets_of_each_layer(data, latents):
     at = [network.layer_targets(NETWORK, i, data, latents) for i in range(3)]
-    for target, expected in zip(at, (*latents, data.y), strict=True):
+    for target, expected in zip(at, (*latents, data.observed.y), strict=True):
         np.testing.assert_array_equal(target, expected)
 
 
@@ -97,11 +98,10 @@ def test_hidden_densities_are_sums_over_nodes_with_the_kernel_of_the_layer(rng, 
 def test_density_of_several_outputs_with_replicates(rng, data, latents):
     """Replicates whose means and squares are those of the data, one column of rows per output."""
     params, processes = numbers(rng, NETWORK)
-    counts = np.asarray(data.counts).astype(int)
-    rows = np.repeat(np.asarray(latents[1]), counts, axis=0)
-    y = np.repeat(np.asarray(data.y), counts, axis=0)
+    rows = np.repeat(np.asarray(latents[1]), COUNTS, axis=0)
+    y = np.repeat(np.asarray(data.observed.y), COUNTS, axis=0)
     # Rows 1 (twice) and 4 (three times) are spread about their means by ±e.
-    spread = np.sqrt(np.asarray(data.squares) / 4)
+    spread = np.sqrt(SQUARES / 4)
     y[[1, 2]] += np.array([1.0, -1.0])[:, None] * spread
     y[[5, 6, 7]] += np.array([1.0, 0.0, -1.0])[:, None] * spread
     expected = sum(
@@ -112,12 +112,11 @@ def test_density_of_several_outputs_with_replicates(rng, data, latents):
 
 
 def test_a_column_that_is_not_read_has_no_influence(rng, data, latents):
-    net = Network(2, (layer("matern52", [[1, 0], [1, 0]]),))
+    net = builders.network(2, layer("matern52", [[1, 0], [1, 0]]))
     params, _ = numbers(rng, net)
 
     def value(x, params):
-        moved = Data(jnp.asarray(x), data.y, data.counts, data.squares)
-        return layer_log_density(net, 0, params, (), moved)
+        return layer_log_density(net, 0, params, (), replace(data, x=jnp.asarray(x)))
 
     other_x = np.array(data.x)
     other_x[:, 1] = rng.normal(size=N_ROWS)
@@ -136,8 +135,8 @@ def test_replicates_are_known_to_the_last_layer_only(data):
     hidden, last = (network.layer_sites(NETWORK, i, data) for i in (0, 2))
     np.testing.assert_array_equal(hidden.counts, np.ones((3, N_ROWS)))
     np.testing.assert_array_equal(hidden.squares, np.zeros(3))
-    np.testing.assert_array_equal(last.counts, np.tile(data.counts, (2, 1)))
-    np.testing.assert_array_equal(last.squares, data.squares)
+    np.testing.assert_array_equal(last.counts, np.tile(COUNTS, (2, 1)))
+    np.testing.assert_array_equal(last.squares, SQUARES)
 
 
 def test_geometry_of_a_layer(rng):

@@ -11,20 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from programs import jit
+from core import builders
+from core.builders import data_of
+from programs import quick_jit as jit
 
-from deepemu.core import ensemble, linalg, predict
+from deepemu.core import ensemble, predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute, sem
-from deepemu.core.inference.impute import NodeWise
 from deepemu.core.kernels import families
 from deepemu.core.model import network
-from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Independent, Reference
 from deepemu.core.nodes import dense, linked
 from deepemu.core.nodes.linked import Inputs
 from deepemu.core.nodes.node import Node, Sites
-from deepemu.training.start import starting_imputation
 
 N_ROWS, N_PADDED = 10, 13
 ROUND_OFF = {"rtol": 1e-7, "atol": 1e-9}
@@ -57,34 +57,33 @@ def without_padding(tree):
 @jit
 def everything(node, inputs, target, sites, at):
     """All that a node is asked, but what leads with rows."""
-    factor = dense.factorise(node, inputs, target, sites)
-    lower = linalg.cholesky(dense.correlation(node, inputs, sites))
+    inverse_lower = dense.condition(node, inputs, sites)
+    alpha = dense.alpha(node, inputs, target, sites)
+    two = jnp.stack([at, at + 0.1])
 
-    def linked_by(way, *of_node):
-        var = jnp.array([[1e-6 if way == linked.BySeries() else 0.1, 0.0]])
-        link = linked.link(*of_node)
-        prepared = linked.prepare(way, node, link, inputs, 2)
+    def linked_by(scheme, *of_node):
+        var = jnp.array([[1e-6 if scheme == linked.BySeries() else 0.1, 0.0]])
+        link = dense.link(*of_node)
+        prepared = linked.prepare(scheme, node, link, inputs, 2)
         uncertain = Inputs(Gaussian(at[None, :2], var), at[None, 2:])
-        return linked.predict(way, node, link.alpha, prepared, inputs, uncertain)
+        return linked.predict(scheme, node, link.alpha, prepared, inputs, uncertain)
 
     return (
-        dense.log_density(lower, target, node.scale, node.nugget, sites),
+        dense.log_density(dense.factor(node, inputs, sites), node, target, sites),
         dense.fit(node, inputs, target, sites, True),
         dense.derivatives(node, inputs, target, sites, True),
-        dense.predict(node, factor, inputs, at[None]),
-        [linked_by(way, node, inputs, target, sites) for way in linked.ways(node.kernel, 2)],
-        dense.posterior_mean(node, factor.alpha, inputs, jnp.stack([at, at + 0.1])),
-        dense.draw_posterior(
-            node, factor, inputs, jnp.stack([at, at + 0.1]), jnp.array([0.3, -1.0])
-        ),
+        dense.predict(node, inverse_lower, alpha, inputs, at[None]),
+        [linked_by(each, node, inputs, target, sites) for each in linked.schemes(node.kernel, 2)],
+        dense.mean(node, alpha, inputs, two),
+        dense.joint(node, inverse_lower, alpha, inputs, two),
+        dense.draw_posterior(node, inverse_lower, alpha, inputs, two, jnp.array([0.3, -1.0])),
     )
 
 
 @jit
 def row_by_row(node, inputs, target, sites, normals):
-    lower = linalg.cholesky(dense.correlation(node, inputs, sites))
     return (
-        dense.draw_prior(lower, node.scale, sites, normals),
+        dense.draw_prior(dense.factor(node, inputs, sites), node, sites, normals),
         dense.leave_one_out(node, inputs, target, sites),
     )
 
@@ -119,12 +118,10 @@ def layer(kernel, width, columns, prior, free_scale):
     )
 
 
-NETWORK = Network(
+NETWORK = builders.network(
     2,
-    (
-        layer("matern52", 2, 2, Independent(), False),
-        layer("squared_exponential", 1, 4, Reference(), True),
-    ),
+    layer("matern52", 2, 2, Independent(), False),
+    layer("squared_exponential", 1, 4, Reference(), True),
 )
 PARAMS = tuple(
     LayerParams(
@@ -146,10 +143,9 @@ def arrays(rng):
 def variants(arrays, garbage_in_latents):
     """(data, latents) as they are, and padded with two kinds of garbage."""
     x, y, latent = arrays
-    once, squares = np.ones(N_ROWS), jnp.zeros(1)
-    found = [(Data(*map(jnp.asarray, (x, y, once)), squares), (jnp.asarray(latent),))]
+    found = [(data_of(x, y), (jnp.asarray(latent),))]
     for seed in (1, 2):
-        data = Data(padded(x, seed), padded(y), padded(once), squares)
+        data = data_of(padded(x, seed), padded(y), padded(np.ones(N_ROWS)))
         found.append((data, (padded(latent, seed if garbage_in_latents else None),)))
     return found
 
@@ -173,10 +169,9 @@ def train(key, params, data, latents, n_scoring):
 
     The last layer reads x, so its M-step has garbage among its inputs.
     """
-    chain = sem.Chain(params, starting_imputation(latents, 16.0))
-    effort = sem.Effort(jnp.array(3), n_scoring, impute.Brackets(16.0, True))
-    schedule = sem.Schedule(NodeWise(), 3)
-    return sem.train_block(key, NETWORK, schedule, effort, chain, data, 0, 3)
+    chain = sem.Chain(params, impute.start(latents, 16.0))
+    steps = builders.steps(3, n_scoring, adapt=True, block=3)
+    return sem.train_block(key, NETWORK, steps, chain, data, 0, 3)
 
 
 @pytest.mark.parametrize("garbage_in_latents", [False, True])
@@ -209,24 +204,20 @@ def test_training_and_prediction_do_not_see_padded_rows(rng, arrays):
 
 @jit
 def predicted(chain, data, at):
-    member = ensemble.build_member(NETWORK, chain.params, chain.imputation.latents, data)
-    whitening = ensemble.whitening(NETWORK, chain.params, data)
-    entered = predict.enter(NETWORK, chain.params, member.alpha[None], whitening, data, at)
-    prepared = [predict.prepare(NETWORK, method, member, data) for method in LEVELS]
+    params, latents = chain.params, chain.imputation.latents
+    member = ensemble.build_member(NETWORK, params, latents, data)
+    conditioned = ensemble.all_conditioned(NETWORK, params, latents, data)
+    entered = predict.enter(
+        NETWORK, params, ensemble.conditioned(NETWORK, params, data), member.alpha[None], data, at
+    )
+    prepared = [predict.prepare(NETWORK, method, params, member, data) for method in LEVELS]
     first = Gaussian(entered.means[0], entered.var)
     return (
         entered,
         [
-            predict.propagate(NETWORK, method, member, one, data, at, first)
+            predict.propagate(NETWORK, method, params, member, one, data, at, first)
             for method, one in zip(LEVELS, prepared, strict=True)
         ],
-        predict.draw(
-            jnp.array([0, 5], jnp.uint32),
-            NETWORK,
-            ensemble.factors(NETWORK, member, data),
-            member,
-            data,
-            at,
-        ),
-        ensemble.conditional_mean(NETWORK, member, data, at),
+        predict.draw(jnp.array([0, 5], jnp.uint32), NETWORK, params, conditioned, member, data, at),
+        ensemble.conditional_mean(NETWORK, params, member, data, at),
     )

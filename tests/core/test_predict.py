@@ -7,15 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from core.builders import data_of, network_of, params_of
 from oracles import Process
-from programs import jit
+from programs import quick_jit as jit
 
 from deepemu.core import ensemble, predict
-from deepemu.core.distributions import Gaussian
-from deepemu.core.ensemble import Ensemble
-from deepemu.core.kernels import families
-from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
-from deepemu.core.model.priors import Independent
+from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.ensemble import Imputed
 
 N_ROWS = 8
 build_member = jit(ensemble.build_member, static_argnums=0)
@@ -24,59 +22,40 @@ leave_one_out = jit(ensemble.leave_one_out)
 
 
 @functools.partial(jit, static_argnums=(0, 1))
-def propagate_by(method, net, member, data, x):
-    whitening = ensemble.whitening(net, member.params, data)
-    entered = predict.enter(net, member.params, member.alpha[None], whitening, data, x)
-    prepared = predict.prepare(net, method, member, data)
+def propagate_by(method, net, params, member, data, x):
+    conditioned = ensemble.conditioned(net, params, data)
+    entered = predict.enter(net, params, conditioned, member.alpha[None], data, x)
+    prepared = predict.prepare(net, method, params, member, data)
     first = Gaussian(entered.means[0], entered.var)
-    return predict.propagate(net, method, member, prepared, data, x, first)
+    return predict.propagate(net, method, params, member, prepared, data, x, first)
 
 
 def propagate(net, *fitted_and_at, rtol=1e-7):
-    """By the last level; where another one suits, and row by row as on a GPU, it is the same."""
+    """By the last level; others where they are accurate, and row by row as on a GPU, agree."""
     inside, outside = predict.RowsInside(), predict.RowsOutside(2)
     *levels, general = range(predict.n_levels(net))
     found = propagate_by(predict.Method(general, inside), net, *fitted_and_at)
-    assert np.all(found.suited)
+    assert np.all(found.accurate)
     for level, rows in ((general, outside), *((level, inside) for level in levels)):
         other = propagate_by(predict.Method(level, rows), net, *fitted_and_at)
         for a, b in zip(*map(jax.tree.leaves, (found.moments, other.moments)), strict=True):
-            np.testing.assert_allclose(a[other.suited], b[other.suited], rtol=rtol)
+            np.testing.assert_allclose(a[other.accurate], b[other.accurate], rtol=rtol)
     return found.moments
 
 
-@functools.partial(jit, static_argnums=(1, 5))
-def draws(key, net, member, data, x, n_draws):
-    factors = ensemble.factors(net, member, data)
-    one = lambda k: predict.draw(k, net, factors, member, data, x)  # noqa: E731
+@functools.partial(jit, static_argnums=(1, 6))
+def draws(key, net, params, member, data, x, n_draws):
+    conditioned = ensemble.all_conditioned(net, params, member.latents, data)
+    one = lambda k: predict.draw(k, net, params, conditioned, member, data, x)  # noqa: E731
     return jax.vmap(one)(jax.random.key_data(jax.random.split(key, n_draws)))
 
 
-def fit(layers, x, y, latents):
-    """Network, member and data of processes given layer by layer, one observation a row."""
-    net = Network(
-        x.shape[1],
-        tuple(
-            LayerSpec(
-                families.by_name(nodes[0].kernel),
-                tuple(tuple(bool(c) for c in np.isfinite(p.lengthscale)) for p in nodes),
-                Independent(), False, True, False,
-            )
-            for nodes in layers
-        ),
-    )  # fmt: skip
-
-    def logs(nodes, name):
-        values = np.array([getattr(p, name) for p in nodes])
-        return jnp.asarray(np.log(np.where(np.isfinite(values), values, 1.0)))
-
-    params = tuple(
-        LayerParams(*(logs(nodes, name) for name in ("lengthscale", "scale", "nugget")))
-        for nodes in layers
-    )
-    data = Data(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x)), jnp.zeros(y.shape[1]))
+def fit(layers, x, y, latents, sources=None):
+    """Network, parameters, member and data of processes given layer by layer."""
+    net, params = network_of(layers, x.shape[1], sources), params_of(layers)
+    data = data_of(x, y)
     member = build_member(net, params, tuple(jnp.asarray(w) for w in latents), data)
-    return net, member, data
+    return net, params, member, data
 
 
 def layer(kernel, *lengthscales, scale=1.2, nugget=0.01):
@@ -187,8 +166,8 @@ def test_levels_agree_where_hidden_layers_are_nearly_known(x, kernel):
     fitted = fit([first, second, last], x, y, [lower, upper])
     at = np.vstack([x[:3], x[:3] + 1e-4, [[3.0, -2.0]]])
     cheapest = propagate_by(predict.Method(0, predict.RowsInside()), *fitted, at)
-    assert np.all(cheapest.suited[:3])
-    assert not cheapest.suited[-1]
+    assert np.all(cheapest.accurate[:3])
+    assert not cheapest.accurate[-1]
     propagate(*fitted, at, rtol=1e-4)
 
 
@@ -227,15 +206,16 @@ def test_conditional_mean_is_that_of_each_hidden_layer(x, y, latents, at):
 
 
 def test_leave_one_out_is_a_mixture_of_refits(x, y):
-    """Two members of one layer, with weights of 1/4 and 3/4."""
+    """Two chains of one layer, with weights of 1/4 and 3/4."""
     members = [layer("matern52", [0.5, 0.8], [INF, 0.4]), layer("matern52", [1.0, 0.3], [INF, 0.9])]
     fitted = [fit([nodes], x, y, []) for nodes in members]
-    stacked = jax.tree.map(lambda *each: jnp.stack(each), *(member for _, member, _ in fitted))
+    stack = lambda *each: jnp.stack(each)[:, None]  # noqa: E731
+    params, of_member = (jax.tree.map(stack, *(each[part] for each in fitted)) for part in (1, 2))
     weights = np.array([0.25, 0.75])
-    net, _, data = fitted[0]
-    loo = leave_one_out(
-        Ensemble(net, data, stacked, jnp.arange(2), jnp.arange(2), None, jnp.asarray(weights))
-    )
+    net, *_, data = fitted[0]
+    each = leave_one_out(Imputed(net, data, params, None, of_member))
+    assert each.mean.shape == (2, 1, N_ROWS, 2)
+    loo = mixture(jax.tree.map(lambda of: of[:, 0], each), jnp.asarray(weights))
     for i, p in np.ndindex(N_ROWS, 2):
         kept = np.arange(N_ROWS) != i
         each = [nodes[p].predict(x[kept], y[kept, p], x[[i]]) for nodes in members]

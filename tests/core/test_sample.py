@@ -8,33 +8,21 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from core import builders
+from core.builders import data_of, network
 from oracles import Process
 from programs import jit
 from scipy import stats
 
 from deepemu.core.inference import hit_and_run, impute, m_step, sem
-from deepemu.core.inference.impute import NodeWise
-from deepemu.core.inference.sem import Chain, Effort, Schedule
+from deepemu.core.inference.sem import Chain
 from deepemu.core.kernels import families
-from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Flat, Gamma, Independent, Reference
-from deepemu.training.start import starting_imputation
 
-train_block = jit(sem.train_block, static_argnames=("network", "schedule"))
-IN_TURN = m_step.InTurn()
+train_block = jit(sem.train_block, static_argnames="network")
 WORDS = jnp.array([3, 1], jnp.uint32)
-
-
-def effort(n_sweeps, n_moves):
-    return Effort(jnp.asarray(n_sweeps), jnp.asarray(n_moves), impute.Brackets(16.0, False))
-
-
-def schedule(block, nodes=IN_TURN):
-    return Schedule(NodeWise(), block, nodes, m_step.Sample())
-
-
-def params_of(lengthscales, scale, nugget):
-    return LayerParams(*(jnp.log(jnp.asarray(of)) for of in (lengthscales, scale, nugget)))
+steps = functools.partial(builders.steps, m_step=m_step.Sample())
 
 
 @pytest.mark.parametrize("n_observations", [2.0, 9.0])
@@ -142,12 +130,10 @@ def test_one_layer_has_the_posterior_of_a_grid(case):
     mean = probability @ logs
     expected = np.concatenate([mean, probability @ (logs - mean) ** 2])
 
-    begin = Chain((params_of(np.ones((1, 2)), [HELD_SCALE], [HELD_NUGGET]),),
-                  starting_imputation((), 16.0))  # fmt: skip
-    data = Data(jnp.asarray(X), jnp.asarray(Y)[:, None], jnp.ones(N_ROWS), jnp.zeros(1))
+    begin = Chain(builders.params_of([[process(1.0, columns=2)]]), impute.start((), 16.0))
     n_iterations = N_DRAWS + 400
     _, trace = train_block(
-        WORDS, Network(2, (spec,)), schedule(n_iterations), effort(0, 2), begin, data, 0,
+        WORDS, network(2, spec), steps(0, 2, block=n_iterations), begin, data_of(X, Y), 0,
         n_iterations,
     )  # fmt: skip
     (paths,) = trace.params
@@ -168,7 +154,7 @@ COUNTS = np.array([1.0, 2.0, 1.0, 1.0, 3.0])
 LENGTHSCALE, NUGGET = stats.gamma(3.0, scale=1 / 4.0), stats.gamma(2.0, scale=1 / 9.0)
 proper = Independent(Gamma(3.0, 4.0), Gamma(2.0, 9.0))
 deep = LayerSpec(families.by_name("matern52"), ((True,),), proper, False, False, True)
-DEEP = Network(1, (deep, replace(deep, reads=((True, True),))))
+DEEP = network(1, deep, replace(deep, reads=((True, True),)))
 
 
 def draw_joint(rng):
@@ -206,9 +192,9 @@ def test_the_joint_distribution_is_invariant():
 
     def run(start):
         key, params, latents, y, squares = start
-        data = Data(jnp.asarray(AT), y, jnp.asarray(COUNTS), squares)
-        chain = Chain(params, starting_imputation((latents,), 16.0))
-        end, _ = sem.train_block(key, DEEP, schedule(3), effort(2, 3), chain, data, 0, 3)
+        data = data_of(AT, y, COUNTS, squares)
+        chain = Chain(params, impute.start((latents,), 16.0))
+        end, _ = sem.train_block(key, DEEP, steps(2, 3, block=3), chain, data, 0, 3)
         return end.params, end.imputation.latents[0]
 
     keys = jax.random.bits(jax.random.key(1), (N_CHAINS, 2), jnp.uint32)
@@ -223,12 +209,11 @@ def test_the_joint_distribution_is_invariant():
 
 def test_nodes_in_turn_and_together_are_the_same_draws(rng):
     """Layers of different kinds have no columns added, on which draws might depend."""
-    network = Network(1, (replace(deep, kernel=families.by_name("matern32")), DEEP.layers[1]))
+    net = network(1, replace(deep, kernel=families.by_name("matern32")), DEEP.layers[1])
     params, latent, y, squares = jax.tree.map(jnp.asarray, draw_joint(rng))
-    data = Data(jnp.asarray(AT), y, jnp.asarray(COUNTS), squares)
-    chain = Chain(params, starting_imputation((latent,), 16.0))
+    data, chain = data_of(AT, y, COUNTS, squares), Chain(params, impute.start((latent,), 16.0))
     ends = [
-        train_block(WORDS, network, schedule(4, nodes), effort(1, 2), chain, data, 0, 4)[0]
+        train_block(WORDS, net, steps(1, 2, block=4, nodes=nodes), chain, data, 0, 4)[0]
         for nodes in (m_step.InTurn(), m_step.Together())
     ]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-8), *ends)

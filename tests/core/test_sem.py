@@ -7,26 +7,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from core import builders
+from core.builders import data_of, network
 from oracles import Process
 from programs import jit
 from scipy import optimize
 
 from deepemu.core.inference import impute, m_step, sem
-from deepemu.core.inference.impute import NodeWise
-from deepemu.core.inference.sem import Chain, Effort, Schedule
+from deepemu.core.inference.sem import Chain
 from deepemu.core.kernels import families
-from deepemu.core.model.network import Data, LayerParams, LayerSpec, Network
+from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Flat, Gamma, Independent, InverseGamma, Reference
-from deepemu.core.nodes.node import Sites
-from deepemu.training.start import starting_imputation
 
 N_ROWS = 14
 BLOCK = 6
-train_block = jit(sem.train_block, static_argnames=("network", "schedule"))
-
-
-def effort(n_sweeps, n_scoring, adapt=True):
-    return Effort(jnp.asarray(n_sweeps), jnp.asarray(n_scoring), impute.Brackets(16.0, adapt))
+train_block = jit(sem.train_block, static_argnames="network")
+fit_layers = jit(
+    functools.partial(m_step.fit_layers, m_step.InTurn()), static_argnames=("network", "layers")
+)
+steps = functools.partial(builders.steps, block=BLOCK, adapt=True)
 
 
 def spec(kernel, reads, prior, **changes):
@@ -35,7 +34,7 @@ def spec(kernel, reads, prior, **changes):
     return replace(plain, **changes)
 
 
-def start_of(network, n_rows=N_ROWS, seed=0):
+def start_of(net, n_rows=N_ROWS, seed=0):
     """A chain with odd parameters, whose latents are random."""
     rng = np.random.default_rng(seed)
     params = tuple(
@@ -44,10 +43,10 @@ def start_of(network, n_rows=N_ROWS, seed=0):
             jnp.asarray(rng.uniform(-1, 1, layer.width)),
             jnp.full(layer.width, np.log(0.05)),
         )
-        for layer in network.layers
+        for layer in net.layers
     )
-    latents = tuple(jnp.asarray(rng.normal(size=(n_rows, s.width))) for s in network.layers[:-1])
-    return Chain(params, starting_imputation(latents, 16.0))
+    latents = tuple(jnp.asarray(rng.normal(size=(n_rows, s.width))) for s in net.layers[:-1])
+    return Chain(params, impute.start(latents, 16.0))
 
 
 @pytest.fixture
@@ -58,12 +57,6 @@ def x(rng):
 @pytest.fixture
 def y(rng, x):
     return np.sin(4 * x[:, 0]) + 0.5 * x[:, 1] ** 2 + 0.15 * rng.normal(size=N_ROWS)
-
-
-def data_of(x, y):
-    """Every row observed once; y may have columns."""
-    y = y.reshape(len(x), -1)
-    return Data(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(x)), jnp.zeros(y.shape[1]))
 
 
 # --- the optimum of one layer ----------------------------------------------------------------
@@ -115,8 +108,8 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
     layer, log_prior = CASES[case]
-    network = Network(2, (layer,))
-    begin = start_of(network)
+    net = network(2, layer)
+    begin = start_of(net)
     read = np.array(layer.reads[0])
     n_free = 1 if layer.shared_lengthscale else int(read.sum())
     held_scale, held_nugget = np.exp(begin.params[0].log_scale[0]), 0.05
@@ -142,9 +135,8 @@ def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
     )  # fmt: skip
 
     chain, trace = train_block(
-        jnp.array([0, 0], jnp.uint32), network, Schedule(NodeWise(), BLOCK), effort(2, 20), begin,
-        data_of(x, y), 0, 4,
-    )  # fmt: skip
+        jnp.array([0, 0], jnp.uint32), net, steps(2, 20), begin, data_of(x, y), 0, 4
+    )
     (params,) = chain.params
     lengthscale = np.asarray(params.log_lengthscale)[0]
     found = lengthscale[:1] if layer.shared_lengthscale else lengthscale[read]
@@ -160,14 +152,10 @@ def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
 
 # --- what a block does -----------------------------------------------------------------------
 
-TWO_LAYERS = Network(
+TWO_LAYERS = network(
     2,
-    (
-        spec(
-            "squared_exponential", [[1, 1], [1, 1]], Independent(Flat(), Flat()), free_scale=False
-        ),
-        spec("matern52", [[1, 1, 0, 0], [1, 1, 1, 1]], Independent(Flat(), Flat())),
-    ),
+    spec("squared_exponential", [[1, 1], [1, 1]], Independent(Flat(), Flat()), free_scale=False),
+    spec("matern52", [[1, 1, 0, 0], [1, 1, 1, 1]], Independent(Flat(), Flat())),
 )
 
 
@@ -175,16 +163,14 @@ TWO_LAYERS = Network(
 def train(request, x, y):
     """Train two layers with two outputs for some iterations of a block."""
     data = data_of(x, np.stack([y, x[:, 0] ** 2], axis=1))
-    schedule = Schedule(NodeWise(), BLOCK, m_step=request.param)
     return lambda spent, n_iterations, seed=0, first=0, start=None: train_block(
-        jnp.array([0, seed], jnp.uint32), TWO_LAYERS, schedule, spent,
-        start or start_of(TWO_LAYERS), data,
-        first, n_iterations,
+        jnp.array([0, seed], jnp.uint32), TWO_LAYERS, replace(spent, m_step=request.param),
+        start or start_of(TWO_LAYERS), data, first, n_iterations,
     )  # fmt: skip
 
 
 def test_only_the_iterations_that_ran_are_in_the_trace(train):
-    chain, trace = train(effort(1, 2), 4)
+    chain, trace = train(steps(1, 2), 4)
     for path, now in zip(jax.tree.leaves(trace.params), jax.tree.leaves(chain.params), strict=True):
         assert path.shape[0] == BLOCK
         np.testing.assert_array_equal(path[3], now)
@@ -195,22 +181,22 @@ def test_only_the_iterations_that_ran_are_in_the_trace(train):
 
 def test_more_iterations_go_on_from_fewer(train):
     """The number of iterations is not a shape, and the random numbers do not depend on it."""
-    _, short = train(effort(1, 2), 2)
-    _, long = train(effort(1, 2), 5)
+    _, short = train(steps(1, 2), 2)
+    _, long = train(steps(1, 2), 5)
     jax.tree.map(lambda a, b: np.testing.assert_array_equal(a[:2], b[:2]), short, long)
 
 
 def test_blocks_may_be_cut_anywhere(train):
     """Draws belong to the iteration: two blocks end exactly where one does."""
-    whole, _ = train(effort(2, 1), 5)
-    half, _ = train(effort(2, 1), 2)
-    rest, _ = train(effort(2, 1), 3, first=2, start=half)
+    whole, _ = train(steps(2, 1), 5)
+    half, _ = train(steps(2, 1), 2)
+    rest, _ = train(steps(2, 1), 3, first=2, start=half)
     jax.tree.map(np.testing.assert_array_equal, whole, rest)
 
 
 @pytest.mark.parametrize("train", [m_step.Maximise()], indirect=True)
 def test_the_trace_holds_the_complete_data_log_density(train, x, y):
-    chain, trace = train(effort(1, 3), 1)
+    chain, trace = train(steps(1, 3), 1)
     outputs = np.stack([y, x[:, 0] ** 2], axis=1)
     latent = np.asarray(chain.imputation.latents[0])
     total = 0.0
@@ -227,7 +213,7 @@ def test_the_trace_holds_the_complete_data_log_density(train, x, y):
 
 
 def test_held_parameters_are_held(train):
-    begin, (chain, _) = start_of(TWO_LAYERS), train(effort(1, 3), 2)
+    begin, (chain, _) = start_of(TWO_LAYERS), train(steps(1, 3), 2)
     hidden, last = chain.params
     np.testing.assert_allclose(hidden.log_scale, begin.params[0].log_scale, rtol=1e-14)
     assert np.all(last.log_scale != begin.params[1].log_scale)
@@ -238,7 +224,7 @@ def test_held_parameters_are_held(train):
 
 
 def test_without_scoring_steps_parameters_stay_bit_for_bit(train):
-    begin, (chain, _) = start_of(TWO_LAYERS), train(effort(2, 0, adapt=False), 3)
+    begin, (chain, _) = start_of(TWO_LAYERS), train(steps(2, 0, adapt=False), 3)
     jax.tree.map(np.testing.assert_array_equal, chain.params, begin.params)
     jax.tree.map(np.testing.assert_array_equal, chain.imputation.angles, begin.imputation.angles)
     assert np.all(chain.imputation.latents[0] != begin.imputation.latents[0])
@@ -247,13 +233,12 @@ def test_without_scoring_steps_parameters_stay_bit_for_bit(train):
 def test_scoring_learns_the_nugget_from_replicates(rng):
     """Twenty observations at each of six sites: three scoring steps come near the optimum."""
     x, deviation = np.linspace(0, 1, 6)[:, None], 0.3
-    counts, squares = np.full(6, 20.0), np.array([6 * 19 * deviation**2])
-    layer = spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False)
+    net = network(1, spec("matern52", [[1]], Independent(Gamma(), Flat()), free_scale=False))
     begin = LayerParams(jnp.zeros((1, 1)), jnp.zeros(1), jnp.full(1, np.log(0.02)))
-    sites = Sites(jnp.asarray(counts)[None], jnp.asarray(squares))
-    fit = jit(functools.partial(m_step.fit_layers, m_step.InTurn()))
-    task = m_step.LayerTask(layer, begin, x, np.sin(3 * x), sites)
-    ((short,), value), ((long,), best) = (fit([task], n) for n in (4, 200))
+    data = data_of(x, np.sin(3 * x), np.full(6, 20.0), 6 * 19 * deviation**2)
+    ((short,), value), ((long,), best) = (
+        fit_layers(net, (0,), (begin,), (), data, n) for n in (4, 200)
+    )
     np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)
     np.testing.assert_allclose(value, best, atol=0.1)
     np.testing.assert_allclose(short.log_nugget, long.log_nugget, atol=0.05)
@@ -261,25 +246,19 @@ def test_scoring_learns_the_nugget_from_replicates(rng):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_layers_of_any_size_are_fitted_as_if_alone(shared, rng):
-    """One node of one column, and two of three columns, not all of them read, with scales held."""
+    """Two nodes of one column, and three of three columns, not all read, with scales held."""
     alike = functools.partial(
         spec, "matern52", prior=Independent(Gamma(), Flat()), shared_lengthscale=shared
     )
-    layers = alike([[1]]), alike([[1, 1, 1], [1, 0, 1]], free_scale=False)
-    tasks = [
-        m_step.LayerTask(
-            layer,
-            LayerParams(*(jnp.zeros(shape) for shape in ((p, d), p)), jnp.full(p, -9.0)),
-            rng.random((8, d)),
-            rng.normal(size=(8, p)),
-            Sites(jnp.ones((p, 8)), jnp.zeros(p)),
-        )
-        for layer in layers
-        for p, d in [(layer.width, layer.n_columns)]
-    ]
-    fit = jit(functools.partial(m_step.fit_layers, m_step.InTurn()))
-    fitted, values = fit(tasks, 2)
-    alone = [fit([task], 2) for task in tasks]
+    wide = alike([[1, 1, 1], [1, 0, 1], [0, 1, 1]], free_scale=False)
+    net = network(1, alike([[1], [1]]), wide)
+    params = tuple(
+        LayerParams(*(jnp.zeros(shape) for shape in ((p, d), p)), jnp.full(p, -9.0))
+        for p, d in ((layer.width, layer.n_columns) for layer in net.layers)
+    )
+    given = params, (rng.normal(size=(8, 2)),), data_of(rng.random((8, 1)), rng.normal(size=(8, 3)))
+    fitted, values = fit_layers(net, (0, 1), *given, 2)
+    alone = [fit_layers(net, (layer,), *given, 2) for layer in (0, 1)]
     close = functools.partial(np.testing.assert_allclose, rtol=1e-10)
     jax.tree.map(functools.partial(close, atol=1e-12), fitted, [one for (one,), _ in alone])
     close(values, np.concatenate([value for _, value in alone]))
@@ -296,5 +275,5 @@ def test_layers_of_one_kind_are_fitted_together():
         "nugget": spec("matern52", [[1, 1]], flat, free_nugget=False),
     }
     for layer in other.values():
-        assert m_step.InTurn().groups([plain, layer, same]) == [[0, 2], [1]]
-    assert m_step.Together().groups([plain, same]) == [[0], [1]]
+        assert m_step.InTurn().groups(network(2, plain, layer, same)) == [[0, 2], [1]]
+    assert m_step.Together().groups(network(2, plain, same)) == [[0], [1]]

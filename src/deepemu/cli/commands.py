@@ -1,174 +1,38 @@
-"""The command ``deepemu``: from a table of runs to predictions with intervals."""
+"""The commands, each as `arguments.PURPOSES` describes it."""
 
 import argparse
-import json
 import os
-import re
-import sys
+import shlex
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
-from scipy.special import ndtri
 
 from deepemu.cli import html_report, tables
+from deepemu.cli.arguments import SUFFIX, build_parser
+from deepemu.cli.html_report import loo_rows
+from deepemu.cli.messages import is_talkative, say
+from deepemu.cli.settings import estimator_of, in_arguments
 from deepemu.cli.tables import Columns, Table
-from deepemu.core.kernels import families
 from deepemu.diagnostics import coverage, crps, scores
-from deepemu.errors import (
-    DeepemuError,
-    DeepemuWarning,
-    FileError,
-    InputError,
-    InterruptedFitWarning,
-)
+from deepemu.errors import DeepemuWarning, FileError, warn
 from deepemu.estimators.base import BaseEmulator
-from deepemu.estimators.dgp import DGP
-from deepemu.estimators.emulator import Emulator
-from deepemu.estimators.gp import GP
 from deepemu.files.atomic import require_writable
 from deepemu.files.persistence import load, save
 from deepemu.plots.style import digits_apart
-from deepemu.runtime.cache import use_compilation_cache
 from deepemu.runtime.progress import Progress
 
-SUFFIX = ".deepemu"
-UNUSABLE, WRONG_ARGUMENTS, INTERRUPTED = 1, 2, 130
-MOST = 1_000_000  # chains or iterations; nobody waits for more
 ADDED = ("mean", "std", "lower", "upper")
-DESCRIPTION = """\
-Emulate an expensive simulator: learn from a table of its runs, predict new ones with intervals.
-
-  deepemu fit runs.csv --output y -o pump.deepemu      learn y from all other columns
-  deepemu predict pump.deepemu new.csv -o out.csv      mean, std and 95 % interval of each row
-  deepemu info pump.deepemu                            what was found, and how far to trust it
-"""
-EPILOG = """\
-Tables are CSV files with the columns' names in the first line, or Parquet files. Exit codes: 0
-done, 1 a file or its contents cannot be used, 2 wrong arguments, 130 interrupted (what a fit had
-trained is kept). Compiled programs are kept in your cache folder (deepemu/xla in $XDG_CACHE_HOME
-or ~/.cache): later runs start faster.
-"""
-EXAMPLES = {
-    "fit": """\
-examples:
-  deepemu fit runs.csv --output y                          compare structures, write runs.deepemu
-  deepemu fit runs.csv --output drag lift --inputs mach alpha -o wing.deepemu
-  deepemu fit runs.csv --output y --noise                  the simulator is random
-  deepemu fit runs.csv --output y --model dgp --depth 3    one deep structure, no comparison
-""",
-    "predict": """\
-examples:
-  deepemu predict pump.deepemu new.csv -o out.csv          new.csv with four columns more
-  deepemu predict pump.deepemu new.csv --level 0.5         to the terminal, with 50 % intervals
-
-The columns y_mean, y_std, y_lower and y_upper are added for an output y; all others are kept.
-""",
-    "validate": """\
-examples:
-  deepemu validate pump.deepemu                            runs of the fit, each without it
-  deepemu validate pump.deepemu later.csv                  runs that were made afterwards
-
-NRMSEP is the root-mean-square error divided by the range of the output. CRPS carries the absolute
-error over to predictions with a spread, in units of the output: it asks for means that are close
-and for intervals that are no wider than need be. Good intervals of 95 % hold about 95 % of the
-runs.
-""",
-    "info": "example:\n  deepemu info pump.deepemu\n",
-    "report": "example:\n  deepemu report pump.deepemu -o pump.html --title 'Pump, May runs'\n",
-    "demo": "example:\n  deepemu demo\n",
-}
-# What the package's sentences call a setting, and what it is here.
-ARGUMENTS = {"n_chains": "--chains", "n_iter": "--iterations", "max_depth": "--depth"}
-PHRASES = {
-    "pass nugget='estimate'": "fit with --noise",
-    ", or pass stacking=False to do without": "",
-    "pass device='cpu'": "leave --device out",
-    "device is": "--device is",
-    "pass device='gpu'": "fit with --device gpu",
-    "the row where loo() is furthest off": "the run that the report shows furthest off",
-    "(Emulator holds rows out; so": "(--model auto holds rows out; so",
-    "does DGP with stacking=True, four chains": "does --model dgp with four chains",
-}
-
-
-def run() -> None:
-    """The entry point of the installed command."""
-    sys.exit(main())
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command; returns its exit code."""
-    options = _parser().parse_args(arguments)
-    try:
-        return _run(options)
-    except (Exception, KeyboardInterrupt) as error:
-        return _excused(error)
-
-
-def _run(options: argparse.Namespace) -> int:
-    if sys.stdout is None:
-        raise FileError("Standard output is closed; give the command somewhere to write to.")
-    with _warnings_in_one_line() as warned:
-        _keep_programs()
-        text, facts = options.command(options)
-    _print(options, text, facts | {"warnings": [_in_arguments(str(each)) for each in warned]})
-    interrupted = any(isinstance(each, InterruptedFitWarning) for each in warned)
-    return INTERRUPTED if interrupted else 0
-
-
-def _excused(error: BaseException) -> int:
-    """One sentence about what went wrong; the exit code."""
-    match error:
-        case KeyboardInterrupt():
-            _complain("interrupted; nothing was written.")
-            return INTERRUPTED
-        case BrokenPipeError():  # whoever read our output has seen enough
-            sys.stdout = open(os.devnull, "w")
-            return 0
-        case OSError():
-            _complain(f"{error.filename or 'file'}: {error.strerror or error}.")
-        case _WrongArgumentsError():
-            _complain(str(error))
-            return WRONG_ARGUMENTS
-        case InputError():
-            _complain(_in_arguments(str(error)))
-        case DeepemuError() | ValueError() | ImportError():
-            _complain(str(error))
-        case _ if os.environ.get("DEEPEMU_TRACEBACK"):
-            raise error
-        case _:
-            _complain(
-                f"{type(error).__name__}: {error}. That should not happen: please report it with "
-                "what DEEPEMU_TRACEBACK=1 in the environment shows."
-            )
-    return UNUSABLE
-
-
-class _WrongArgumentsError(DeepemuError):
-    """Arguments that are right one by one and do not go together."""
-
-
+# Most structures and outputs that a fit shows; `info` and `validate` show all.
+MOST_SHOWN = 3
 Found = tuple[str, dict[str, Any]]
-"""What a command has to say: to a reader, and to a program."""
-
-
-def _keep_programs() -> None:
-    """In the user's cache folder, if it can be written: it only saves time."""
-    try:
-        use_compilation_cache()
-    except InputError as error:
-        warnings.warn(f"{error} Set XDG_CACHE_HOME to it.", DeepemuWarning, stacklevel=2)
+"""The result of a command: text for a reader, JSON for a program."""
 
 
 def fit(options: argparse.Namespace) -> Found:
-    """Learn from a table of runs and keep the emulator in a file."""
-    estimator, table = _estimator(options), tables.read(options.runs)
+    estimator, table = estimator_of(options, is_talkative(options)), tables.read(options.runs)
     inputs = _inputs(table, options.inputs, options.output)
     x, y = table.numbers(inputs), table.numbers(options.output)
     if len(table) == 1:
@@ -177,19 +41,17 @@ def fit(options: argparse.Namespace) -> Found:
     _require_other(target, options.runs)
     _require_no_table(target)
     require_writable(target)
-    _say(options, f"fitting {len(x)} runs of {len(inputs)} input(s) ...")
+    say(options, f"fitting {len(x)} runs of {len(inputs)} input(s) ...")
     began = time.monotonic()
     emulator = estimator.fit(x, y[:, 0] if y.shape[1] == 1 else y)
     emulator.name_columns(inputs, options.output)
     save(emulator, target)
     seconds = time.monotonic() - began
     facts = {"file": str(target), **_facts(emulator), "seconds": round(seconds, 1)}
-    text = f"{_in_arguments(str(emulator.summary()))}\n\nwrote {target} after {seconds:.0f} s"
-    return text, facts
+    return "\n".join(_findings(emulator, target, seconds)), facts
 
 
 def predict(options: argparse.Namespace) -> Found:
-    """Predict the rows of a table: mean, standard deviation and interval of each output."""
     emulator, table = load(options.emulator), tables.read(options.new)
     if options.predictions is not None:
         _require_other(options.predictions, options.new, options.emulator)
@@ -208,25 +70,21 @@ def predict(options: argparse.Namespace) -> Found:
 
 
 def validate(options: argparse.Namespace) -> Found:
-    """Compare predictions with runs of known outputs; without a table, with left-out ones."""
     emulator = load(options.emulator)
     if options.runs is None:
-        truth, (mean, std) = emulator.training_outputs, emulator._left_out_rows()
+        truth, (mean, std) = emulator.training_outputs, loo_rows(emulator)
         what = "training runs, each predicted without it"
     else:
         table = tables.read(options.runs)
         x, truth = table.numbers(emulator.input_names), table.numbers(emulator.output_names)
         _note_extrapolation(emulator, x)
-        (mean, std), what = emulator._predict_rows(x), f"runs of {options.runs}"
-    found = {
-        name: _scores(truth[:, k], mean[:, k], std[:, k])
-        for k, name in enumerate(emulator.output_names)
-    }
+        moments, what = emulator.posterior_.moments(x), f"runs of {options.runs}"
+        mean, std = moments.mean, moments.std
+    found = _scores_by_output(emulator.output_names, truth, mean, std)
     return _scores_in_words(found, len(truth), what), {"rows": len(truth), "scores": found}
 
 
 def info(options: argparse.Namespace) -> Found:
-    """Say what is in a file: data, structures, votes, scores, warnings."""
     emulator = load(options.emulator)
     facts = {"file": str(options.emulator), **_facts(emulator)}
     lines = [
@@ -234,25 +92,23 @@ def info(options: argparse.Namespace) -> Found:
         *_ranges_in_words("input", facts["inputs"]),
         *_ranges_in_words("output", facts["outputs"]),
     ]
-    remarks = [f"note: {remark}" for remark in emulator._reservations()]
-    summary = _in_arguments(str(emulator.summary()))
-    return "\n".join([*lines, *remarks, "", summary]), facts
+    remarks = [f"note: {remark}" for remark in emulator.posterior_.caveats]
+    summary = [in_arguments(line) for line in emulator.summary().text_lines()]
+    return "\n".join([*lines, *remarks, "", *summary]), facts
 
 
 def report(options: argparse.Namespace) -> Found:
-    """Write one HTML page about an emulator, to read and to send; it opens offline."""
     emulator = load(options.emulator)
     target = options.page or options.emulator.with_suffix(".html")
     _require_no_table(target)
     _require_other(target, options.emulator)
     require_writable(target)
-    with Progress("predicting", 1, _tells(options)) as progress:
+    with Progress("predicting", 1, is_talkative(options)) as progress:
         html_report.write(emulator, target, options.title or options.emulator.stem, progress.reach)
     return f"wrote {target}", {"file": str(target)}
 
 
 def demo(options: argparse.Namespace) -> Found:
-    """Write a small example and run the commands on it."""
     folder = Path(options.folder)
     if options.folder.startswith("-"):
         raise FileError(f"{folder} looks like an option; name a folder without the dash.")
@@ -271,13 +127,18 @@ def demo(options: argparse.Namespace) -> Found:
         ["predict", emulator, new, "-o", out],
         ["validate", emulator],
     ):
-        _say(options, "$ deepemu " + " ".join(command))
-        step = _parser().parse_args(command)
+        say(options, "$ deepemu " + " ".join(command))
+        step = build_parser().parse_args(command)
         step.quiet, step.json = options.quiet, options.json
-        text, _ = step.command(step)
-        _say(options, text + "\n")
+        text, _ = COMMANDS[step.command](step)
+        say(options, text + "\n")
     files = [runs, new, emulator, out]
     return f"look into {out}", {"files": files}
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], Found]] = {
+    each.__name__: each for each in (fit, predict, validate, info, report, demo)
+}
 
 
 def _inputs(table: Table, inputs: Sequence[str] | None, outputs: Sequence[str]) -> list[str]:
@@ -291,7 +152,7 @@ def _inputs(table: Table, inputs: Sequence[str] | None, outputs: Sequence[str]) 
         raise FileError(f"{table.source} has no column besides the output; add the inputs.")
     taken = [name for name in _added(outputs) if name in chosen]
     if taken:
-        raise FileError(f"{taken[0]!r} is what a prediction will be called; rename the input.")
+        raise FileError(f"{taken[0]!r} is reserved for predictions; rename the input.")
     return chosen
 
 
@@ -300,39 +161,17 @@ def _added(outputs: Sequence[str]) -> list[str]:
     return [f"{name}_{what}" for name in outputs for what in ADDED]
 
 
-MODELS: dict[str, type[BaseEmulator]] = {"auto": Emulator, "dgp": DGP, "gp": GP}
-
-
-def _estimator(options: argparse.Namespace) -> BaseEmulator:
-    kind = MODELS[options.model]
-    known = kind().get_params()
-    asked = {
-        "max_depth" if options.model == "auto" else "depth": ("--depth", options.depth),
-        "kernel": ("--kernel", options.kernel),
-        "n_chains": ("--chains", options.chains),
-        "n_iter": ("--iterations", options.iterations),
-        "nugget": ("--noise", "estimate" if options.noise else None),
-    }
-    given = {name: each for name, each in asked.items() if each[1] is not None}
-    for name, (argument, _) in given.items():
-        if name not in known:
-            raise _WrongArgumentsError(
-                f"{argument} does not go with --model {options.model}; leave one of them out."
-            )
-    always = {"random_state": options.seed, "device": options.device, "verbose": _tells(options)}
-    settings = {name: value for name, (_, value) in given.items()}
-    return kind(**settings, **{name: each for name, each in always.items() if name in known})
-
-
 def _require_other(target: Path, *sources: Path) -> None:
     if os.path.realpath(target) in map(os.path.realpath, sources):
-        raise FileError(f"{target} is what is read; name another file to write to.")
+        raise FileError(f"{target} is an input file; name another file to write to.")
 
 
 def _require_no_table(target: Path) -> None:
-    """A slip of the finger must not replace the user's runs."""
+    """Refuse to replace the user's runs by mistake."""
     if tables.is_table(target):
-        raise FileError(f"{target} is named as a table, which would not be one; name another file.")
+        raise FileError(
+            f"{target} has the extension of a table, but would not be one; name another file."
+        )
 
 
 def _require_new_columns(emulator: BaseEmulator, table: Table) -> None:
@@ -344,12 +183,71 @@ def _require_new_columns(emulator: BaseEmulator, table: Table) -> None:
         )
 
 
+def _findings(emulator: BaseEmulator, target: Path, seconds: float) -> Iterator[str]:
+    """What a user needs after a fit, in about ten lines."""
+    file = shlex.quote(str(target))
+    yield from _labelled("Weights:", _weights_in_words(emulator))
+    yield from _labelled("Check:  ", _check_in_words(emulator, file))
+    yield from _labelled("File:   ", [f"wrote {target} after {seconds:.0f} s"])
+    yield from _labelled(
+        "Next:   ",
+        [
+            f"deepemu predict {file} new.csv -o predictions.csv",
+            f"deepemu info {file}   (all scores and diagnostics)",
+        ],
+    )
+
+
+def _labelled(label: str, lines: Sequence[str]) -> Iterator[str]:
+    """The label stands before the first line."""
+    for number, line in enumerate(lines):
+        yield f"{label if number == 0 else ' ' * len(label)} {line}"
+
+
+def _weights_in_words(emulator: BaseEmulator) -> list[str]:
+    """The structures of the largest weights, without those that round to zero."""
+    *structures, _ = emulator.summary().lines
+    shown = [line for line in structures if line.weight >= 0.005]
+    heaviest = sorted(shown, key=lambda line: -line.weight)[:MOST_SHOWN]
+    return [f"{100 * line.weight:3.0f} %  {line.label}" for line in heaviest]
+
+
+def _check_in_words(emulator: BaseEmulator, file: str) -> list[str]:
+    """How far held-out predictions were off, and how many intervals held the truth."""
+    if emulator.summary().lines[-1].crps is None:
+        return [
+            "no runs were held out, so nothing checks the intervals; --model auto holds runs out"
+        ]
+    names, truth = emulator.output_names, emulator.training_outputs
+    found = _scores_by_output(names, truth, *loo_rows(emulator))
+    lines = ["each run was predicted by models trained without it (errors: root mean square)"]
+    for name, column in list(zip(names, truth.T, strict=True))[:MOST_SHOWN]:
+        lines.append(_output_in_words(name, column, found[name]))
+    more = len(names) - MOST_SHOWN
+    return [*lines, f"and {more} more: deepemu validate {file}"] if more > 0 else lines
+
+
+def _output_in_words(name: str, column: np.ndarray, found: dict[str, float | None]) -> str:
+    inside = round(float(found["coverage"] or 0.0) * len(column))
+    expected = round(0.95 * len(column))
+    error = ""
+    if found["nrmsep"] is not None:
+        size = found["nrmsep"] * np.ptp(column)
+        error = f"typical error {size:.2g} ({_percent(found['nrmsep'])} of its range), "
+    share = f"{inside} of {len(column)} inside their 95 % interval ({expected} expected)"
+    return f"{name}: {error}{share}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.2g} %"
+
+
 def _prediction_columns(
     emulator: BaseEmulator, x: np.ndarray, level: float
 ) -> dict[str, list[float]]:
-    mean, std = emulator._predict_rows(x)
-    reach = ndtri((1.0 + level) / 2.0) * std
-    columns = dict(zip(ADDED, (mean, std, mean - reach, mean + reach), strict=True))
+    moments = emulator.posterior_.moments(x)
+    ends = emulator.posterior_.interval(x, level)
+    columns = dict(zip(ADDED, (moments.mean, moments.std, *ends), strict=True))
     return {
         f"{name}_{what}": values[:, k].tolist()
         for k, name in enumerate(emulator.output_names)
@@ -358,15 +256,14 @@ def _prediction_columns(
 
 
 def _note_extrapolation(emulator: BaseEmulator, x: np.ndarray) -> None:
-    low, high = emulator._input_range()
+    low, high = emulator.posterior_.runs.input_range
     outside = (x < low) | (x > high)
     if outside.any():
         names = [emulator.input_names[k] for k in np.flatnonzero(outside.any(axis=0))]
-        warnings.warn(
+        warn(
             f"{int(outside.any(axis=1).sum())} of {len(x)} rows lie outside the range of the runs "
             f"in {', '.join(names)}: there the emulator extrapolates.",
             DeepemuWarning,
-            stacklevel=2,
         )
 
 
@@ -380,7 +277,10 @@ def _facts(emulator: BaseEmulator) -> dict[str, Any]:
         "outputs": _ranges(emulator.output_names, emulator.training_outputs),
         "weights": {line.label: line.weight for line in structures},
         "held_out": {"crps": mixture.crps, "coverage": mixture.coverage},
-        "troubles": [*summary.troubles, *emulator._reservations()],
+        "troubles": [
+            *map(in_arguments, summary.troubles),
+            *emulator.posterior_.caveats,
+        ],
     }
 
 
@@ -395,6 +295,12 @@ def _ranges_in_words(what: str, ranges: dict[str, list[float]]) -> Iterator[str]
     for name, (low, high) in ranges.items():
         digits = int(np.clip(digits_apart(low, high), 6, 17))
         yield f"  {what} {name}: {low:.{digits}g} to {high:.{digits}g}"
+
+
+def _scores_by_output(
+    names: Sequence[str], truth: np.ndarray, mean: np.ndarray, std: np.ndarray
+) -> dict[str, dict[str, float | None]]:
+    return {name: _scores(truth[:, k], mean[:, k], std[:, k]) for k, name in enumerate(names)}
 
 
 def _scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float | None]:
@@ -415,198 +321,3 @@ def _scores_in_words(found: dict[str, dict[str, float | None]], n: int, what: st
         error = "-" if of["nrmsep"] is None else f"{of['nrmsep']:.4f}"
         lines.append(f"{name:{width}}  {error:>6}  {of['crps']:8.4g}  {of['coverage']:7.1%}")
     return "\n".join(lines)
-
-
-def _print(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> None:
-    if options.json:
-        print(json.dumps(_without_nan(facts), default=str, allow_nan=False))
-    elif not options.quiet or _is_asked_for(options):
-        # A table that goes to a file or to another program is what it is.
-        is_data = options.command is predict and not sys.stdout.isatty()
-        print(text if is_data else _printable(text))
-
-
-def _is_asked_for(options: argparse.Namespace) -> bool:
-    """Whether what is printed is what the command is for, not a word about a file."""
-    to_the_terminal = options.command is predict and options.predictions is None
-    return to_the_terminal or options.command in (info, validate)
-
-
-def _tells(options: argparse.Namespace) -> bool:
-    """Whether the command says what it is doing."""
-    return not (options.quiet or options.json)
-
-
-def _say(options: argparse.Namespace, line: str) -> None:
-    if _tells(options):
-        print(_printable(line), flush=True)
-
-
-def _complain(sentence: str) -> None:
-    print(_printable(f"deepemu: {' '.join(sentence.split())}"), file=sys.stderr)
-
-
-def _in_arguments(sentence: str) -> str:
-    """The package's advice, with the arguments of the command for those of its functions."""
-    for phrase, instead in PHRASES.items():
-        sentence = sentence.replace(phrase, instead)
-    names = "|".join(ARGUMENTS)
-    return re.sub(
-        rf"\b({names})\b(=?)", lambda m: ARGUMENTS[m[1]] + (" " if m[2] else ""), sentence
-    )
-
-
-def _printable(text: str) -> str:
-    """Names from files must not steer the terminal."""
-    return "".join(
-        c if c.isprintable() or c in "\n\t" else "\N{REPLACEMENT CHARACTER}" for c in text
-    )
-
-
-def _without_nan(facts: Any) -> Any:
-    """JSON has no numbers that are not finite."""
-    if isinstance(facts, dict):
-        return {name: _without_nan(each) for name, each in facts.items()}
-    if isinstance(facts, list | tuple):
-        return [_without_nan(each) for each in facts]
-    return None if isinstance(facts, float) and not np.isfinite(facts) else facts
-
-
-@contextmanager
-def _warnings_in_one_line() -> Iterator[list[Warning | str]]:
-    """The package's own warnings go to standard error as they come, and into the list."""
-    told: list[Warning | str] = []
-
-    def show(message: Warning | str, *_: Any) -> None:
-        told.append(message)
-        _complain(f"warning: {_in_arguments(str(message))}")
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        warnings.simplefilter("always", DeepemuWarning)
-        warnings.showwarning = show  # type: ignore[assignment]
-        yield told
-
-
-class _Parser(argparse.ArgumentParser):
-    """Knows that ``--output y runs.csv`` takes the table for a column."""
-
-    def error(self, message: str) -> NoReturn:
-        forgotten = message.endswith("required: runs")
-        hint = " (the table stands before --output and --inputs)" if forgotten else ""
-        super().error(message + hint)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        "deepemu", description=DESCRIPTION, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.add_argument("--version", action="version", version=version("deepemu"))
-    commands = parser.add_subparsers(required=True, metavar="command")
-    add_fit(_command(commands, fit))
-    add_predict(_command(commands, predict))
-    add_validate(_command(commands, validate))
-    _command(commands, info).add_argument("emulator", type=Path, help="a file of fit")
-    add_report(_command(commands, report))
-    _command(commands, demo).add_argument(
-        "folder", nargs="?", default="deepemu-demo", help="where to write (default: %(default)s)"
-    )
-    return parser
-
-
-def _command(commands: Any, function: Callable[..., Found]) -> argparse.ArgumentParser:
-    words = str(function.__doc__)
-    parser = commands.add_parser(
-        function.__name__, help=words, description=words, epilog=EXAMPLES[function.__name__],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    parser.set_defaults(command=function)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for scripts")
-    parser.add_argument(
-        "-q", "--quiet", action="store_true", help="print no more than is asked for"
-    )
-    return parser
-
-
-def add_fit(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("runs", type=Path, help="CSV or Parquet table, one row a run")
-    add("--output", nargs="+", required=True, metavar="COLUMN", help="column(s) to predict")
-    add("--inputs", nargs="+", metavar="COLUMN", help="columns to learn from (default: all others)")
-    add("-o", dest="emulator", type=Path, help=f"file to write (default: the table's name{SUFFIX})")
-    what = "auto compares plain and deep Gaussian processes (default); dgp is deep, gp plain"
-    add("--model", choices=tuple(MODELS), default="auto", help=what)
-    add("--depth", type=_whole, help="layers of dgp, or the most that auto tries (default: 2)")
-    add(
-        "--kernel", choices=families.NAMES,
-        help="how smooth the outputs are, for dgp and gp (default: matern52)",
-    )  # fmt: skip
-    add("--noise", action="store_true", help="the simulator is noisy: estimate how much")
-    add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
-    add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
-    add(
-        "--seed", type=_seed, default=0,
-        help="the same seed gives the same emulator; another, other random numbers (default: 0)",
-    )  # fmt: skip
-    add(
-        "--device", choices=("auto", "cpu", "gpu"), default="auto",
-        help="auto takes a GPU where there is one and the fit is large enough for it (default)",
-    )  # fmt: skip
-
-
-def add_predict(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
-    add("emulator", type=Path, help="a file of fit")
-    add("new", type=Path, help="CSV or Parquet table with the input columns")
-    add("-o", dest="predictions", type=Path, help="table to write (default: CSV to the terminal)")
-    add(
-        "--level",
-        type=_share,
-        default=0.95,
-        help="share of runs that the intervals should hold (default: 0.95)",
-    )
-
-
-def add_validate(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("emulator", type=Path, help="a file of fit")
-    parser.add_argument("runs", type=Path, nargs="?", help="table of runs that fit has not seen")
-
-
-def add_report(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("emulator", type=Path, help="a file of fit")
-    parser.add_argument(
-        "-o", dest="page", type=Path, help="page to write (default: the same, .html)"
-    )
-    parser.add_argument("--title", help="heading of the page (default: the file's name)")
-
-
-def _whole(text: str) -> int:
-    if not _is_between(text, 1, MOST):
-        raise argparse.ArgumentTypeError(
-            f"{text[:20]!r} is not a positive whole number up to {MOST}"
-        )
-    return int(text)
-
-
-def _seed(text: str) -> int:
-    if not _is_between(text, 0, 2**32 - 1):
-        raise argparse.ArgumentTypeError(
-            f"{text[:20]!r} is not a whole number from 0 to {2**32 - 1}"
-        )
-    return int(text)
-
-
-def _is_between(text: str, least: int, most: int) -> bool:
-    digits = text.isascii() and text.isdecimal() and len(text) <= len(str(most))
-    return digits and least <= int(text) <= most
-
-
-def _share(text: str) -> float:
-    try:
-        share = float(text)
-    except ValueError:
-        share = float("nan")
-    if not 0.0 < share < 1.0 or not np.isfinite(ndtri((1.0 + share) / 2.0)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
-    return share

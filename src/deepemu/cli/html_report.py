@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Any
 
 import numpy as np
-from scipy.stats import qmc
 
+from deepemu.cli.settings import in_arguments
 from deepemu.diagnostics import coverage, nrmsep
 from deepemu.errors import InputError
 from deepemu.estimators.base import BaseEmulator
@@ -23,11 +23,11 @@ GRID = {1: 201, 2: 41, 3: 13}
 N_EFFECT, N_BASE = 21, 16
 BATCH = 200
 Tell = Callable[[int, int], None]
-"""Told how many of how many predictions are done."""
+"""Progress callback: (done, total)."""
 
 
 def write(emulator: BaseEmulator, path: PathLike, title: str, tell: Tell = lambda *_: None) -> None:
-    """Put the page in the place of ``path`` once it is complete."""
+    """Write the page to ``path`` once it is complete."""
     content = html(emulator, title, tell)
     with replacing(path) as file:
         file.write(content.encode())
@@ -52,7 +52,7 @@ def html(emulator: BaseEmulator, title: str, tell: Tell = lambda *_: None) -> st
 
 
 def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
-    """What the page shows, as plain numbers and names."""
+    """The contents of the page, as plain numbers and names."""
     effect_rows = _effect_rows(emulator)
     n_effects, n_sliders = len(effect_rows), min(emulator.n_features_in_, max(GRID))
     total = n_effects + GRID[n_sliders] ** n_sliders
@@ -69,9 +69,9 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         and summary.n_rows < len(emulator.training_outputs),
         "inputs": _columns(emulator.input_names, emulator.training_inputs),
         "outputs": _columns(emulator.output_names, emulator.training_outputs),
-        "leftOut": _left_out(emulator),
+        "leftOut": _held_out(emulator),
         "structures": [_line(line) for line in summary.lines],
-        "troubles": [*summary.troubles, *emulator._reservations()],
+        "troubles": [*map(in_arguments, summary.troubles), *emulator.posterior_.caveats],
         "decisions": list(summary.decisions),
         "effects": effects.tolist(),
         "base": N_BASE,
@@ -81,7 +81,7 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
             "mean": mean.T.tolist(),
             "std": std.T.tolist(),
         },
-        "summary": str(summary),
+        "summary": "\n".join(map(in_arguments, summary.text_lines())),
     }
 
 
@@ -91,7 +91,8 @@ def _predicted(
     """Mean and standard deviation (m, q), some rows at a time."""
     parts = []
     for first in range(0, len(rows), BATCH):
-        parts.append(emulator._predict_rows(rows[first : first + BATCH]))
+        moments = emulator.posterior_.moments(rows[first : first + BATCH])
+        parts.append((moments.mean, moments.std))
         tell(done + min(first + BATCH, len(rows)), total)
     mean, std = zip(*parts, strict=True)
     return np.concatenate(mean), np.concatenate(std)
@@ -99,7 +100,9 @@ def _predicted(
 
 def _effect_rows(emulator: BaseEmulator) -> np.ndarray:
     """For each input and each place along it, the same points in all other inputs."""
-    low, high = emulator._input_range()
+    from scipy.stats import qmc  # slow to import, and only the report needs it
+
+    low, high = emulator.posterior_.runs.input_range
     base = low + (high - low) * qmc.Sobol(len(low), seed=0).random(N_BASE)
     rows = []
     for j in range(len(low)):
@@ -124,7 +127,7 @@ def _most_important(effects: np.ndarray, count: int) -> list[int]:
 
 def _grid_rows(emulator: BaseEmulator, chosen: list[int]) -> tuple[list[np.ndarray], np.ndarray]:
     """Axes of the grid and its points, the last input changing fastest."""
-    low, high = emulator._input_range()
+    low, high = emulator.posterior_.runs.input_range
     axes = [np.linspace(low[j], high[j], GRID[len(chosen)]) for j in chosen]
     mesh = np.meshgrid(*axes, indexing="ij")
     moving = {j: values.ravel() for j, values in zip(chosen, mesh, strict=True)}
@@ -143,11 +146,11 @@ def _columns(names: tuple[str, ...], values: np.ndarray) -> list[dict[str, Any]]
     ]
 
 
-def _left_out(emulator: BaseEmulator) -> dict[str, Any] | None:
-    """Left-out predictions of all runs and their scores, by output, if there are any."""
+def _held_out(emulator: BaseEmulator) -> dict[str, Any] | None:
+    """Held-out predictions of all runs and their scores, by output, if there are any."""
     truth = emulator.training_outputs
     try:
-        mean, std = emulator._left_out_rows()
+        mean, std = loo_rows(emulator)
     except InputError:  # nothing was held out
         return None
     columns = list(zip(truth.T, mean.T, std.T, strict=True))
@@ -159,6 +162,12 @@ def _left_out(emulator: BaseEmulator) -> dict[str, Any] | None:
         "error": [nrmsep(y, m) if np.ptp(y) > 0 else None for y, m, _ in columns],
         "coverage": [coverage(*each) for each in columns],
     }
+
+
+def loo_rows(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
+    """The result of `loo`, with one column per output."""
+    mean, std = (np.reshape(each, emulator.training_outputs.shape) for each in emulator.loo())
+    return mean, std
 
 
 def _line(line: Any) -> dict[str, Any]:

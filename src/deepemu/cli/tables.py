@@ -13,7 +13,7 @@ import numpy as np
 from deepemu.errors import FileError
 from deepemu.files.atomic import PathLike, replacing
 
-# Digits that a number would lose: leading zeros, or more than a double has.
+# Digits that conversion would lose: leading zeros, or more than a double has.
 _IDENTIFIER = re.compile(r"[+-]?(0\d+|\d{16,})")
 _PANDAS_INDEX = re.compile(r"__index_level_\d+__")
 LONGEST_CELL = 2**30
@@ -31,8 +31,8 @@ Columns = Mapping[str, Sequence[Any]]
 
 @dataclass(frozen=True)
 class Table:
-    """Columns by name, as they stand in the file; ``lines`` are their rows' places in it, which
-    ``place`` names."""
+    """Columns by name, as read from the file; ``lines`` are the row numbers in the file, and
+    ``place`` is the word for them."""
 
     source: str
     columns: Columns
@@ -66,7 +66,7 @@ class Table:
                 shown = "is empty" if cell is None or str(cell).strip() == "" else f"has {cell!r}"
                 raise FileError(
                     f"{self.source}, {self.place} {line}: column {name!r} {shown}, where a finite "
-                    "number is needed; mend or remove the row, or leave the column out."
+                    "number is needed; correct or remove the row, or leave the column out."
                 )
         return np.array(values, dtype=np.float64)
 
@@ -75,7 +75,7 @@ def _number(cell: Any) -> float | None:
     if cell is None or isinstance(cell, bool | bytes):
         return None
     try:
-        # Python reads 1_000 and digits of other scripts as numbers, which no table means.
+        # Python reads 1_000 and digits of other scripts as numbers, which tables do not use.
         plain = not isinstance(cell, str) or ("_" not in cell and cell.strip().isascii())
         return float(cell) if plain else None
     except (TypeError, ValueError):
@@ -104,10 +104,10 @@ def _read_csv(path: Path) -> Table:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise FileError(
-            f"{path} is no CSV file in UTF-8 ({error.reason}); save it as one."
+            f"{path} is not a CSV file in UTF-8 ({error.reason}); save it as one."
         ) from error
     if "\0" in text:
-        raise FileError(f"{path} is no CSV file: it has zero bytes; save it as one.")
+        raise FileError(f"{path} is not a CSV file: it has zero bytes; save it as one.")
     csv.field_size_limit(LONGEST_CELL)
     first_lines = [line for line in text.splitlines() if line.strip()][:2]
     try:
@@ -116,7 +116,7 @@ def _read_csv(path: Path) -> Table:
         )
         rows = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
     except csv.Error as error:
-        raise FileError(f"{path} is no CSV file ({error}); mend its quotes.") from error
+        raise FileError(f"{path} is not a CSV file ({error}); fix the quoting.") from error
     if not rows:
         raise FileError(f"{path} is empty; it must have a header and at least one row.")
     (_, names), *body = rows
@@ -124,7 +124,7 @@ def _read_csv(path: Path) -> Table:
 
 
 def _separator(lines: Sequence[str]) -> str:
-    """The one that cuts header and first row into as many cells, and into most."""
+    """The separator that gives header and first row the same number of cells, and the most."""
 
     def merit(separator: str) -> tuple[bool, int]:
         counts = [len(row) for row in csv.reader(lines or [""], delimiter=separator)] or [0]
@@ -139,7 +139,7 @@ def _table(path: Path, names: list[str], body: list[tuple[int, list[str]]]) -> T
         if len(row) != len(names):
             raise FileError(
                 f"{path}, line {line}: {len(row)} cell(s), but the header has {len(names)}; give "
-                "every row one cell a column."
+                "every row one cell per column."
             )
     columns = {name: [row[place] for _, row in body] for place, name in enumerate(names)}
     return Table(str(path), columns, [line for line, _ in body])
@@ -169,8 +169,8 @@ def _read_parquet(path: Path) -> Table:
             found = source.read()
         except (arrow.ArrowException, OSError) as error:
             reason = str(error).splitlines()[0]
-            raise FileError(f"{path} is no Parquet file ({reason}); write it again.") from error
-    # What pandas keeps of the rows it was given counts them, and says nothing of a run.
+            raise FileError(f"{path} is not a Parquet file ({reason}); write it again.") from error
+    # The index that pandas stores only counts rows; it is not a column of the runs.
     found = found.select([each for each in found.column_names if not _PANDAS_INDEX.fullmatch(each)])
     names = [str(name) for name in found.column_names]
     columns = {name: _values(arrow, found.column(place)) for place, name in enumerate(names)}
@@ -178,7 +178,7 @@ def _read_parquet(path: Path) -> Table:
 
 
 def _values(arrow: Any, column: Any) -> list[Any]:
-    """Python values, or text where Python has none, as for dates far away."""
+    """Python values, or text where Python has none, as for dates out of its range."""
     try:
         return column.to_pylist()
     except (OverflowError, ValueError):
@@ -202,14 +202,14 @@ def is_table(path: PathLike) -> bool:
 
 
 def require_format(path: PathLike) -> None:
-    """A file must be what its name says that it is."""
+    """Require that the extension of a file matches its format."""
     suffix = Path(path).suffix.lower()
     if suffix in FOREIGN:
         raise FileError(f"{path} would not be a {suffix} file; name it .csv, .tsv or .parquet.")
 
 
 def write(path: PathLike, columns: Columns) -> None:
-    """A whole new CSV or Parquet file in the place of ``path``."""
+    """Replace ``path`` by a new CSV or Parquet file."""
     suffix = Path(path).suffix.lower()
     separator = "\t" if suffix in TABS else ","
     is_parquet = suffix in PARQUET
@@ -219,7 +219,7 @@ def write(path: PathLike, columns: Columns) -> None:
 
 
 def csv_text(columns: Columns, separator: str = ",") -> str:
-    """Numbers with as many digits as make them what they are."""
+    """Numbers with the fewest digits that read back as the same double."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter=separator, lineterminator="\n")
     writer.writerow(columns)

@@ -1,12 +1,13 @@
 """Imputed networks that are ready to predict."""
 
 from dataclasses import field
+from typing import Any
 
 import jax
 from jax import lax
 
 from deepemu._types import Array, record
-from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.distributions import Gaussian
 from deepemu.core.model.network import (
     Data,
     Latents,
@@ -14,109 +15,119 @@ from deepemu.core.model.network import (
     Params,
     layer_inputs,
     layer_nodes,
+    layer_parts,
     layer_sites,
-    layer_targets,
 )
-from deepemu.core.nodes import dense, linked
-from deepemu.core.nodes.dense import Factor
+from deepemu.core.model.observation import Units
 from deepemu.core.nodes.linked import Link
-from deepemu.core.nodes.node import Node, Sites
 
 
 @record
 class Member:
-    """One imputed network, ready to predict: parameters, latents, α of the first layer, and links
-    of the others."""
+    """One imputed network: latents, α of the first layer's nodes, and links of the others'."""
 
-    params: Params
     latents: Latents
     alpha: Array
     links: tuple[Link, ...]
 
+    @property
+    def alphas(self) -> tuple[Array, ...]:
+        """α (P, n) of each layer."""
+        return (self.alpha, *(link.alpha for link in self.links))
+
 
 @record
-class Ensemble:
-    """Imputed networks of all chains, stacked along the first axis, with mixture weights.
+class Imputed:
+    """The imputed networks of one structure.
 
-    ``whitening`` (sets, P, n, n) holds L⁻¹ of the first layer's nodes. It depends on x and the
-    parameters only, so members with the same set of parameters share it. ``chain`` says whose a
-    member is, ``params_of`` which set of parameters it has.
+    ``members`` have leading axes (chains, imputations). ``params`` and ``conditioned``, the
+    solver's conditioned nodes of the first layer, have (chains, sets): one set that all imputations
+    of a chain share, or one for each. The latter depends on x and the parameters only.
     """
 
     network: Network = field(metadata={"static": True})
     data: Data
+    params: Params
+    conditioned: Any
     members: Member
-    chain: Array
-    params_of: Array
-    whitening: Array
-    weights: Array
 
 
-def whitening(network: Network, params: Params, data: Data) -> Array:
-    """L⁻¹ (P, n, n) of the nodes of the first layer."""
+@record
+class Ensemble:
+    """The mixture behind a prediction: structures, weights (chains,) of each, and units.
+
+    A core input is (x - low) / span. Standard deviations are multiplied by ``stretch`` (q,),
+    estimated from held-out errors.
+    """
+
+    structures: tuple[Imputed, ...]
+    weights: tuple[Array, ...]
+    low: Array
+    span: Array
+    units: Units
+    stretch: Array
+
+
+def conditioned(network: Network, params: Params, data: Data) -> Any:
+    """The solver's conditioned nodes of the first layer, the same for all imputations."""
     nodes, sites = layer_nodes(network.layers[0], params[0]), layer_sites(network, 0, data)
-    return jax.vmap(dense.whitening, in_axes=(0, None, 0))(nodes, data.x, sites)
+    return jax.vmap(network.solver.condition, in_axes=(0, None, 0))(nodes, data.x, sites)
 
 
 def build_member(network: Network, params: Params, latents: Latents, data: Data) -> Member:
-    """Factorise every node of a network whose hidden layers are imputed: a linked GP."""
-    alpha = jax.vmap(dense.precision_times_target, in_axes=(0, None, 0, 0))(
-        *layer_parts(network, 0, params, latents, data)
+    """Solve for every node of a network whose hidden layers are imputed: a linked GP."""
+    alpha = jax.vmap(network.solver.alpha, in_axes=(0, None, 0, 0))
+    link = jax.vmap(network.solver.link, in_axes=(0, None, 0, 0))
+    first, *others = (
+        layer_parts(network, layer, params, latents, data) for layer in range(network.depth)
     )
-    links = []
-    for layer in range(1, network.depth):
-        link = jax.vmap(linked.link, in_axes=(0, None, 0, 0))
-        links.append(link(*layer_parts(network, layer, params, latents, data)))
-    return Member(params, latents, alpha, tuple(links))
+    return Member(latents, alpha(*first), tuple(link(*parts) for parts in others))
 
 
-def factors(network: Network, member: Member, data: Data) -> tuple[Factor, ...]:
-    """L⁻¹ and α of all nodes, layer by layer: what joint draws need."""
-    factorise = jax.vmap(dense.factorise, in_axes=(0, None, 0, 0))
-    return tuple(
-        factorise(*layer_parts(network, layer, member.params, member.latents, data))
-        for layer in range(network.depth)
-    )
+def all_conditioned(network: Network, params: Params, latents: Latents, data: Data) -> list[Any]:
+    """The solver's conditioned nodes of all layers, for draws at known inputs."""
+    condition = jax.vmap(network.solver.condition, in_axes=(0, None, 0))
+    return [
+        condition(nodes, inputs, sites)
+        for nodes, inputs, _, sites in (
+            layer_parts(network, layer, params, latents, data) for layer in range(network.depth)
+        )
+    ]
 
 
-def layer_parts(
-    network: Network, layer: int, params: Params, latents: Latents, data: Data
-) -> tuple[Node, Array, Array, Sites]:
-    """Nodes, inputs (n, D), targets (P, n) and sites of a layer."""
-    return (
-        layer_nodes(network.layers[layer], params[layer]),
-        layer_inputs(network, layer, data.x, latents),
-        layer_targets(network, layer, data, latents).T,
-        layer_sites(network, layer, data),
-    )
-
-
-def leave_one_out(ensemble: Ensemble) -> Gaussian:
-    """Mixture over members of the last layer's closed-form leave-one-out moments (n, q).
+def leave_one_out(imputed: Imputed) -> Gaussian:
+    """Closed-form leave-one-out moments (chains, imputations, n, P) of the last layer.
 
     Exact for one layer. With hidden layers it conditions on latents that were imputed with the
-    left-out point present, so it is optimistic.
+    point present, so it is optimistic.
     """
-    network, data = ensemble.network, ensemble.data
+    network, data = imputed.network, imputed.data
 
-    def per_member(member: Member) -> Gaussian:
-        last = layer_parts(network, network.depth - 1, member.params, member.latents, data)
-        each = jax.vmap(dense.leave_one_out, in_axes=(0, None, 0, 0))(*last)
+    def of_member(params: Params, latents: Latents) -> Gaussian:
+        last = layer_parts(network, network.depth - 1, params, latents, data)
+        each = jax.vmap(network.solver.leave_one_out, in_axes=(0, None, 0, 0))(*last)
         return Gaussian(each.mean.T, each.var.T)
 
-    return mixture(lax.map(per_member, ensemble.members), ensemble.weights)
+    def of_chain(chain: tuple[Params, Latents]) -> Gaussian:
+        params, latents = chain
+        n_members = imputed.members.alpha.shape[1]
+        repeated = jax.tree.map(lambda of: of.repeat(n_members // of.shape[0], axis=0), params)
+        return lax.map(lambda one: of_member(*one), (repeated, latents))
+
+    return lax.map(of_chain, (imputed.params, imputed.members.latents))
 
 
-def conditional_mean(network: Network, member: Member, data: Data, x: Array) -> Latents:
-    """Hidden layers at new inputs (m, d), each at its conditional mean given the imputation."""
+def conditional_mean(
+    network: Network, params: Params, member: Member, data: Data, x: Array
+) -> Latents:
+    """Imputed layers at new inputs (m, d), each at its conditional mean given the imputation."""
     below: tuple[Array, ...] = ()
-    alphas = (member.alpha, *(link.alpha for link in member.links))
-    for layer, spec in enumerate(network.layers[:-1]):
+    for layer in range(network.n_imputed):
         inputs = layer_inputs(network, layer, data.x, member.latents)
         at = layer_inputs(network, layer, x, below)
-        nodes = layer_nodes(spec, member.params[layer])
-        mean = jax.vmap(dense.posterior_mean, in_axes=(0, 0, None, None))(
-            nodes, alphas[layer], inputs, at
+        nodes = layer_nodes(network.layers[layer], params[layer])
+        mean = jax.vmap(network.solver.mean, in_axes=(0, 0, None, None))(
+            nodes, member.alphas[layer], inputs, at
         )
         below = (*below, mean.T)
     return below

@@ -16,7 +16,7 @@ from deepemu._types import Array
 
 LARGE = 1500
 SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
-SMALLEST_HALVED = 256  # products with smaller blocks lose more than the symmetry saves
+SMALLEST_HALVED = 256  # products with smaller blocks cost more than the symmetry saves
 N_SPLITS = 2  # leave 5/8 of the matrix
 
 
@@ -90,7 +90,7 @@ Halves = Array | tuple["Halves", Array, "Halves"]
 
 
 def in_halves(matrix: Array, n_splits: int = N_SPLITS) -> Halves:
-    """A large matrix without most of what its symmetry repeats."""
+    """A large symmetric matrix without most of its redundant half."""
     n = matrix.shape[-1]
     if n_splits == 0 or n < SMALLEST_HALVED:
         return matrix

@@ -1,6 +1,5 @@
 """Prediction: a Gaussian pushed through the layers of imputed networks (Algorithm 1)."""
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,19 +9,26 @@ import jax.numpy as jnp
 from jax import lax
 
 from deepemu._types import Array, record
-from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Member
 from deepemu.core.keys import from_words
-from deepemu.core.model.network import Data, Network, Params, layer_inputs, layer_nodes
-from deepemu.core.nodes import dense, linked
-from deepemu.core.nodes.dense import Factor
-from deepemu.core.nodes.linked import Inputs, Link, Linked, Way
-from deepemu.core.nodes.node import Node
+from deepemu.core.model.network import (
+    Data,
+    Network,
+    Params,
+    layer_inputs,
+    layer_nodes,
+    layer_parts,
+)
+from deepemu.core.model.observation import Units
+from deepemu.core.nodes import linked
+from deepemu.core.nodes.linked import Inputs, Link, Linked, Scheme
+from deepemu.core.nodes.node import Joint, Node
 
 T = TypeVar("T")
 Rows = TypeVar("Rows")
 Prepared = tuple[Any, ...]
-"""Layer by layer from the second, and stacked over nodes, what a `Way` made of the links."""
+"""The links prepared by a `Scheme`, layer by layer from the second, stacked over nodes."""
 
 
 @dataclass(frozen=True)
@@ -55,31 +61,31 @@ class RowsOutside:
 class Method:
     """How the moments of linked layers are computed.
 
-    Level zero takes each kernel's cheapest way, the last of the levels its general one.
+    Level zero takes each kernel's cheapest scheme, the last of the levels its general one.
     """
 
     level: int
     rows: RowsInside | RowsOutside
 
-    def way(self, network: Network, layer: int) -> Way:
-        ways = _ways(network, layer)
-        return ways[min(self.level, len(ways) - 1)]
+    def scheme(self, network: Network, layer: int) -> Scheme:
+        schemes = _schemes(network, layer)
+        return schemes[min(self.level, len(schemes) - 1)]
 
 
-def _ways(network: Network, layer: int) -> tuple[Way, ...]:
-    return linked.ways(network.layers[layer].kernel, network.layers[layer - 1].width)
+def _schemes(network: Network, layer: int) -> tuple[Scheme, ...]:
+    return network.solver.schemes(network.layers[layer].kernel, network.n_hidden(layer))
 
 
 def n_levels(network: Network) -> int:
     """How many levels `Method` has for the network; one where no layer is linked."""
-    return max((len(_ways(network, layer)) for layer in range(1, network.depth)), default=1)
+    return max((len(_schemes(network, layer)) for layer in range(1, network.depth)), default=1)
 
 
 @record
 class Entered:
-    """Moments of the first layer's outputs at test points, for the K imputations of a chain.
+    """Moments of the first layer's outputs at test points, for K imputations of equal parameters.
 
-    They share the variances, because these do not depend on what was imputed.
+    They share the variances, which do not depend on the imputation.
     """
 
     means: Array  # (K, ..., P)
@@ -88,19 +94,19 @@ class Entered:
 
 
 def enter(
-    network: Network, params: Params, alpha: Array, whitening: Array, data: Data, x: Array
+    network: Network, params: Params, conditioned: Any, alpha: Array, data: Data, x: Array
 ) -> Entered:
-    """The first layer at test points x (m, d), given α (K, P, n) of a chain's imputations."""
+    """The first layer at test points x (m, d), given α (K, P, n) of imputations."""
     nodes = layer_nodes(network.layers[0], params[0])
-    one = lambda node: dense.predict(node[0], Factor(node[1], node[2]), data.x, x)  # noqa: E731
-    moments = lax.map(one, (nodes, whitening, jnp.swapaxes(alpha, 0, 1)))
+    one = lambda each: network.solver.predict(each[0], each[1], each[2], data.x, x)  # noqa: E731
+    moments = lax.map(one, (nodes, conditioned, jnp.swapaxes(alpha, 0, 1)))
     var = moments.var.T
     return Entered(jnp.transpose(moments.mean, (1, 2, 0)), var, _spread(network, params, var))
 
 
 def _spread(network: Network, params: Params, var: Array) -> Array:
     """max_p sum_d v_d / γ_pd² (m,) over the nodes p of the second layer; zero if there is none."""
-    if network.depth == 1:
+    if network.depth == 1 or network.sources(1) != (0,):
         return jnp.zeros(len(var))
     inverse = layer_nodes(network.layers[1], params[1]).inverse_lengthscale[:, : var.shape[1]]
     return jnp.max(var @ (inverse**2).T, axis=1)
@@ -109,118 +115,161 @@ def _spread(network: Network, params: Params, var: Array) -> Array:
 def propagate(
     network: Network,
     method: Method,
+    params: Params,
     member: Member,
     prepared: Prepared,
     data: Data,
     x: Array,
-    below: Gaussian,
+    first: Gaussian,
 ) -> Linked:
-    """Moments (m, q) of the outputs at test points x (m, d), given those of the first layer (m, P).
+    """Moments (m, P) of the last layer at test points x (m, d), given those of the first (m, P).
 
-    Each layer's outputs are treated as independent normals that feed the next layer, which makes
+    Each layer's outputs are treated as independent normals that feed the layers above, which makes
     the network a linked GP (section 2.2 of the paper). Nodes are visited one by one, so that the
     working memory is one node's.
     """
-    suited = jnp.ones(len(x), bool)
+    outputs, accurate = [first], jnp.ones(len(x), bool)
     for layer in range(1, network.depth):
-        found = _propagate_layer(network, method, layer, member, prepared, data, x, below)
-        below = Gaussian(found.moments.mean.T, found.moments.var.T)
-        suited = suited & jnp.all(found.suited, axis=0)
-    return Linked(below, suited)
+        below = _joined(x, [outputs[source] for source in network.sources(layer)])
+        at = Inputs(below, x[:, : network.layers[layer].n_columns - network.n_hidden(layer)])
+        found = _propagate_layer(network, method, layer, params, member, prepared, data, at)
+        outputs.append(Gaussian(found.moments.mean.T, found.moments.var.T))
+        accurate = accurate & jnp.all(found.accurate, axis=0)
+    return Linked(outputs[-1], accurate)
 
 
 def _propagate_layer(
     network: Network,
     method: Method,
     layer: int,
+    params: Params,
     member: Member,
     prepared: Prepared,
     data: Data,
-    x: Array,
-    below: Gaussian,
+    at: Inputs,
 ) -> Linked:
-    """Moments (P, m) of a layer's outputs, given those (m, .) of the layer below."""
-    spec = network.layers[layer]
-    way, inputs = method.way(network, layer), layer_inputs(network, layer, data.x, member.latents)
-    at = Inputs(below, x[:, : spec.n_columns - below.mean.shape[1]])
+    """Moments (P, m) of a layer's outputs."""
+    scheme = method.scheme(network, layer)
+    inputs = layer_inputs(network, layer, data.x, member.latents)
 
     def one(node: tuple[Node, Array, Any]) -> Linked:
-        return method.rows.map(lambda rows: linked.predict(way, *node, inputs, rows), at)
+        return method.rows.map(lambda rows: linked.predict(scheme, *node, inputs, rows), at)
 
-    nodes, alpha = layer_nodes(spec, member.params[layer]), member.links[layer - 1].alpha
-    return lax.map(one, (nodes, alpha, prepared[layer - 1]))
+    nodes = layer_nodes(network.layers[layer], params[layer])
+    return lax.map(one, (nodes, member.alphas[layer], prepared[layer - 1]))
 
 
-def prepare(network: Network, method: Method, member: Member, data: Data) -> Prepared:
-    """What the method needs of a member's linked layers, node by node."""
+def _joined(x: Array, layers: list[Gaussian]) -> Gaussian:
+    """Outputs of several layers, or of none, at the rows of x, one beside the other."""
+    if not layers:
+        return Gaussian(x[:, :0], x[:, :0])
+    return jax.tree.map(lambda *columns: jnp.concatenate(columns, axis=1), *layers)
+
+
+def prepare(
+    network: Network, method: Method, params: Params, member: Member, data: Data
+) -> Prepared:
+    """The method's preparation of a member's linked layers, node by node."""
 
     def of_layer(layer: int, link: Link) -> Any:
-        spec, n_uncertain = network.layers[layer], network.layers[layer - 1].width
         inputs = layer_inputs(network, layer, data.x, member.latents)
         of_node = lambda node, link: linked.prepare(  # noqa: E731
-            method.way(network, layer), node, link, inputs, n_uncertain, method.rows.n_tiles
-        )
-        return jax.vmap(of_node)(layer_nodes(spec, member.params[layer]), link)
+            method.scheme(network, layer), node, link, inputs, network.n_hidden(layer),
+            method.rows.n_tiles,
+        )  # fmt: skip
+        return jax.vmap(of_node)(layer_nodes(network.layers[layer], params[layer]), link)
 
     return tuple(of_layer(layer, link) for layer, link in enumerate(member.links, 1))
 
 
-def mix_in(
+@record
+class Predicted:
+    """At test points: moments of the last layer's nodes (…, P) and of a new output (…, q) by each
+    imputation, and whether the method was accurate for all of them."""
+
+    latents: Gaussian
+    outputs: Gaussian
+    accurate: Array
+
+
+def predict(
     network: Network,
     method: Method,
+    params: Params,
+    conditioned: Any,
     members: Member,
-    shares: Array,
-    whitening: Array,
     data: Data,
+    units: Units,
     x: Array,
     n_rows: Array,
-    mixed: Linked,
-) -> Linked:
-    """The mixture after some more members of a chain, stacked, given that of those before them.
+) -> Predicted:
+    """Moments (K, blocks, m, ·) by K imputations of equal parameters, stacked.
 
-    x (blocks, m, d) holds test points, of which the first n_rows are wanted. A member's share is
-    its weight over the sum of the weights up to its own.
-
-    Blocks are filled in the order of what is uncertain of the first layer's outputs, so that rows
-    of a block are content with the same effort.
+    x (blocks, m, d) holds test points, of which the first n_rows are wanted. Rows are sorted by
+    first-layer variance, so that a block needs one order of the series.
     """
     n_blocks = -(-n_rows // x.shape[1])
-    entered = _enter_blocks(network, members, whitening, data, x, n_blocks)
+    entered = _enter_blocks(network, params, conditioned, members.alpha, data, x, n_blocks)
     wanted = jnp.arange(entered.spread.size).reshape(x.shape[:2]) < n_rows
     # Padding goes last, behind NaN as well.
     most = jnp.finfo(x.dtype).max
     spread = jnp.where(entered.spread < most, entered.spread, most)
     order = jnp.argsort(jnp.where(wanted, spread, jnp.inf).ravel())
     means = jax.vmap(lambda mean: _reordered(mean, order))(entered.means)
-    x, var, mixed = _reordered((x, entered.var, mixed), order)
+    x, var = _reordered((x, entered.var), order)
+    nothing = jnp.zeros((*x.shape[:2], network.layers[-1].width))
+    none = Linked(Gaussian(nothing, nothing), jnp.ones(x.shape[:2], bool))
 
-    def add(mixed: Linked, step: tuple[Member, Array, Array]) -> tuple[Linked, None]:
-        member, share, mean = step
-        prepared = prepare(network, method, member, data)
-        block = lambda rows: propagate(network, method, member, prepared, data, *rows)  # noqa: E731
-        one = _first_blocks(block, n_blocks, (x, Gaussian(mean, var)), mixed)
-        both = jax.tree.map(lambda *parts: jnp.stack(parts), mixed.moments, one.moments)
-        moments = mixture(both, jnp.stack([1.0 - share, share]))
-        return Linked(moments, mixed.suited & one.suited), None
+    def of_member(one: tuple[Member, Array]) -> Linked:
+        member, mean = one
+        prepared = prepare(network, method, params, member, data)
+        block = lambda rows: propagate(  # noqa: E731
+            network, method, params, member, prepared, data, *rows
+        )
+        return _first_blocks(block, n_blocks, (x, Gaussian(mean, var)), none)
 
-    mixed, _ = lax.scan(add, mixed, (members, shares, means))
-    return _reordered(mixed, jnp.argsort(order))
+    found = lax.map(of_member, (members, means))
+    back = lambda rows: _reordered(rows, jnp.argsort(order))  # noqa: E731
+    latents = jax.vmap(back)(found.moments)
+    outputs = network.observation.moments(latents, units)
+    return Predicted(latents, outputs, back(jnp.all(found.accurate, axis=0)))
+
+
+def predict_uncertain(
+    network: Network, level: int, params: Params, data: Data, at: Gaussian
+) -> Linked:
+    """Moments (m, P) of a one-layer network where inputs (m, d) are normal: (3) and (4)."""
+    nodes, inputs, targets, sites = layer_parts(network, 0, params, (), data)
+    n_uncertain = inputs.shape[1]
+    scheme = network.solver.schemes(network.layers[0].kernel, n_uncertain)[level]
+    links = jax.vmap(network.solver.link, in_axes=(0, None, 0, 0))(nodes, inputs, targets, sites)
+    ready = lambda node, link: linked.prepare(scheme, node, link, inputs, n_uncertain)  # noqa: E731
+    each = (nodes, links.alpha, jax.vmap(ready)(nodes, links))
+    rows = Inputs(at, at.mean[:, :0])
+    found = lax.map(lambda one: linked.predict(scheme, one[0], one[1], one[2], inputs, rows), each)
+    moments = Gaussian(found.moments.mean.T, found.moments.var.T)
+    return Linked(moments, jnp.all(found.accurate, axis=0))
 
 
 def _enter_blocks(
-    network: Network, members: Member, whitening: Array, data: Data, x: Array, n_blocks: Array
+    network: Network,
+    params: Params,
+    conditioned: Any,
+    alpha: Array,
+    data: Data,
+    x: Array,
+    n_blocks: Array,
 ) -> Entered:
     """`enter` for the first blocks of x (blocks, m, d), else zero."""
-    params = jax.tree.map(lambda values: values[0], members.params)  # those of the chain
-    blocks, m, width = *x.shape[:2], network.layers[0].width
-    shapes = (blocks, len(members.alpha), m, width), (blocks, m, width), (blocks, m)
-    block = lambda rows: enter(network, params, members.alpha, whitening, data, rows)  # noqa: E731
+    (blocks, m), width = x.shape[:2], network.layers[0].width
+    shapes = (blocks, len(alpha), m, width), (blocks, m, width), (blocks, m)
+    block = lambda rows: enter(network, params, conditioned, alpha, data, rows)  # noqa: E731
     entered = _first_blocks(block, n_blocks, x, Entered(*map(jnp.zeros, shapes)))
-    return dataclasses.replace(entered, means=jnp.swapaxes(entered.means, 0, 1))
+    return Entered(jnp.swapaxes(entered.means, 0, 1), entered.var, entered.spread)
 
 
 def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, found: T) -> T:
-    """What ``block`` makes of the first blocks of rows; the others keep what stands there."""
+    """The results of ``block`` for the first blocks of rows; the others keep their values."""
 
     def at(index: Array, found: T) -> T:
         one = block(jax.tree.map(lambda each: each[index], rows))
@@ -239,25 +288,61 @@ def _reordered(rows: T, order: Array) -> T:
 def draw(
     key: Array,
     network: Network,
-    factors: tuple[Factor, ...],
+    params: Params,
+    conditioned: list[Any],
     member: Member,
     data: Data,
     x: Array,
 ) -> Array:
-    """One joint draw (m, q) of the outputs at known inputs (m, d), through drawn hidden layers.
+    """One joint draw (m, P) of the last layer at known inputs (m, d), through drawn hidden layers.
 
-    ``key`` is two words of 32 random bits.
+    It has the nodes' nuggets, as one new run has. ``key`` is two words of 32 random bits.
     """
+    below = _draw_below(network.depth, key, network, params, conditioned, member, data, x)
+    return below[-1]
+
+
+def _draw_below(
+    layers: int,
+    key: Array,
+    network: Network,
+    params: Params,
+    conditioned: list[Any],
+    member: Member,
+    data: Data,
+    x: Array,
+) -> tuple[Array, ...]:
+    """Joint draws of the first ``layers`` layers at known inputs."""
     below: tuple[Array, ...] = ()
-    for layer, spec in enumerate(network.layers):
+    for layer, spec in enumerate(network.layers[:layers]):
         inputs = layer_inputs(network, layer, data.x, member.latents)
         at = layer_inputs(network, layer, x, below)
-        nodes = layer_nodes(spec, member.params[layer])
+        nodes = layer_nodes(spec, params[layer])
         key_layer = jax.random.fold_in(from_words(key), layer)
         keys = jax.random.split(key_layer, spec.width)
         normals = jax.vmap(lambda k: jax.random.normal(k, x.shape[:1], x.dtype))(keys)
-        drawn = jax.vmap(dense.draw_posterior, in_axes=(0, 0, None, None, 0))(
-            nodes, factors[layer], inputs, at, normals
+        drawn = jax.vmap(network.solver.draw_posterior, in_axes=(0, 0, 0, None, None, 0))(
+            nodes, conditioned[layer], member.alphas[layer], inputs, at, normals
         )
         below = (*below, drawn.T)
-    return below[-1]
+    return below
+
+
+def joint_given_hidden(
+    key: Array,
+    network: Network,
+    params: Params,
+    conditioned: list[Any],
+    member: Member,
+    data: Data,
+    x: Array,
+) -> Joint:
+    """Means (P, m) and covariances (P, m, m) of the last layer, given one draw of those below."""
+    last = network.depth - 1
+    below = _draw_below(last, key, network, params, conditioned, member, data, x)
+    nodes = layer_nodes(network.layers[last], params[last])
+    inputs = layer_inputs(network, last, data.x, member.latents)
+    at = layer_inputs(network, last, x, below)
+    return jax.vmap(network.solver.joint, in_axes=(0, 0, 0, None, None))(
+        nodes, conditioned[last], member.alphas[last], inputs, at
+    )

@@ -1,1 +1,1 @@
-"""What users pass: checks, scaling, sites, names."""
+"""User input: checks, scaling, sites, names."""

@@ -1,4 +1,4 @@
-"""Checks of what a user passes; the message says what was given and what to do."""
+"""Argument checks: "<name> is <value>; it must be ..."."""
 
 from collections.abc import Sequence
 from numbers import Integral, Real
@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 import numpy as np
 from numpy.typing import ArrayLike
 
-from deepemu.errors import InputError
+from deepemu.errors import InputError, Message, Setting
 
 
 def is_real(value: object) -> TypeGuard[float]:
@@ -15,36 +15,13 @@ def is_real(value: object) -> TypeGuard[float]:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
-def require_choice(value: object, name: str, choices: Sequence[str]) -> None:
-    known = isinstance(value, str) and value in choices
-    require(known, f"{name} is {value!r}; choose one of {', '.join(choices)}.")
+def is_whole(value: object) -> TypeGuard[int]:
+    """An integer that is not a truth value."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
-def place_of(choice: object, name: str, names: Sequence[str]) -> int:
-    """The place of a column that is given by number, from 0, or by name."""
-    if isinstance(choice, str) and choice in names:
-        return names.index(choice)
-    inside = isinstance(choice, Integral) and choice in range(len(names))
-    known = inside and not isinstance(choice, bool)
-    listed = ", ".join(map(repr, names))
-    end = len(names) - 1
-    require(known, f"{name} is {choice!r}; it must be between 0 and {end}, or one of {listed}.")
-    return int(choice)  # type: ignore[call-overload]
-
-
-def require_flag(name: str, value: object) -> None:
-    flag = isinstance(value, bool | np.bool_)
-    require(flag, f"{name} is {value!r}; it must be True or False.")
-
-
-def require_verbose(value: object) -> None:
-    known = value is None or isinstance(value, bool | np.bool_)
-    require(known, f"verbose is {value!r}; it must be True, False or None (on a terminal).")
-
-
-def require_whole(name: str, value: object) -> None:
-    whole = isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= 1
-    require(whole, f"{name} is {value!r}; it must be a positive integer.")
+def is_flag(value: object) -> bool:
+    return isinstance(value, bool | np.bool_)
 
 
 def require(condition: bool, message: str) -> None:
@@ -52,18 +29,73 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
-def require_numbers(values: Any, name: str) -> None:
-    """Text and dates convert to doubles without complaint; neither is what the user means."""
-    dtype = values.dtype if hasattr(values, "dtype") else np.asarray(values).dtype
-    if dtype.kind in "mMSU":
-        raise InputError(f"{name} has dtype {dtype}; convert it to numbers first.")
+def require_value(is_right: bool, name: str, value: object, must_be: str) -> None:
+    """Raise the one sentence that all checks of an argument share."""
+    if not is_right:
+        raise InputError(Message(Setting(name), f" is {value!r}; it must be {must_be}."))
+
+
+def require_choice(value: object, name: str, choices: Sequence[str]) -> None:
+    known = isinstance(value, str) and value in choices
+    require_value(known, name, value, f"one of {', '.join(choices)}")
+
+
+def place_of(choice: object, name: str, names: Sequence[str]) -> int:
+    """The place of a column that is given by number, from 0, or by name."""
+    if isinstance(choice, str) and choice in names:
+        return names.index(choice)
+    known = is_whole(choice) and choice in range(len(names))
+    listed = ", ".join(map(repr, names))
+    require_value(known, name, choice, f"between 0 and {len(names) - 1}, or one of {listed}")
+    return int(choice)  # type: ignore[call-overload]
+
+
+def require_flag(name: str, value: object) -> None:
+    require_value(is_flag(value), name, value, "True or False")
+
+
+def require_verbose(value: object) -> None:
+    known = value is None or is_flag(value)
+    require_value(known, "verbose", value, "True, False or None (on a terminal)")
+
+
+def require_whole(name: str, value: object) -> None:
+    require_value(is_whole(value) and value >= 1, name, value, "a positive integer")
+
+
+def check_is_fitted(emulator: Any, attribute: str) -> None:
+    """Refuse an emulator that has not been fitted."""
+    if not hasattr(emulator, attribute):
+        from sklearn.exceptions import NotFittedError
+
+        raise NotFittedError(
+            f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
+            "appropriate arguments before using this estimator."
+        )
+
+
+def plain_array(values: Any) -> np.ndarray | None:
+    """Finite doubles, if ``values`` are an array or lists of real numbers; otherwise None."""
+    if type(values) not in (np.ndarray, list):
+        return None
+    try:
+        array = np.asarray(values)
+    except ValueError:  # lists of different lengths
+        return None
+    if array.dtype.kind not in "fiu" or array.size == 0:
+        return None
+    doubles = array.astype(np.float64, copy=False)
+    return doubles if np.all(np.isfinite(doubles)) else None
 
 
 def components(means: ArrayLike, variances: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Means and variances of K predictions as float64 arrays of one shape (K, ...)."""
     m, v = checked(means=means, variances=variances)
     if m.ndim == 0:
-        raise InputError("means and variances must have the shape (K, ...), one row a component")
+        raise InputError(
+            "means and variances are single numbers; they must have the shape (K, ...), one row "
+            "per component."
+        )
     return m, v
 
 
@@ -72,10 +104,11 @@ def shares(weights: ArrayLike | None, n_components: int) -> np.ndarray:
     if weights is None:
         return np.full(n_components, 1.0 / n_components)
     (w,) = checked(weights=weights)
-    if w.shape != (n_components,):
-        raise InputError(f"weights must have the shape ({n_components},), got {w.shape}")
-    if not np.any(w):
-        raise InputError("weights are all zero")
+    shape = (n_components,)
+    require(
+        w.shape == shape, f"weights has the shape {w.shape}; it must be {shape}, one per component."
+    )
+    require(bool(np.any(w)), "weights is all zero; at least one must be positive.")
     return w / np.sum(w)
 
 
@@ -83,7 +116,8 @@ def real_array(name: str, value: ArrayLike) -> np.ndarray:
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} must be an array of real numbers") from error
+        kind = type(value).__name__
+        raise InputError(f"{name} is a {kind}; it must be an array of real numbers.") from error
 
 
 def checked(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
@@ -91,7 +125,7 @@ def checked(**arrays: ArrayLike) -> tuple[np.ndarray, ...]:
     checked = {name: real_array(name, value) for name, value in arrays.items()}
     shapes = {name: array.shape for name, array in checked.items()}
     if len(set(shapes.values())) > 1:
-        raise InputError(f"the arguments must have the same shape, got {_listed(shapes)}")
+        raise InputError(f"The shapes are {_listed(shapes)}; they must have the same shape.")
     for name, array in checked.items():
         _check_values(name, array)
     return tuple(checked.values())
@@ -102,14 +136,46 @@ def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
 
 
 def _check_values(name: str, array: np.ndarray) -> None:
-    if array.size == 0:
-        raise InputError(f"{name} is empty")
-    if not np.all(np.isfinite(array)):
-        raise InputError(f"{name} contains NaN or infinite values")
-    if name in ("std", "variances", "weights") and np.any(array < 0.0):
-        raise InputError(f"{name} contains negative values")
+    require(array.size > 0, f"{name} is empty; it must have at least one value.")
+    finite = bool(np.all(np.isfinite(array)))
+    require(finite, f"{name} contains NaN or infinite values; remove them.")
+    signed = name not in ("std", "variances", "weights")
+    require(
+        signed or bool(np.all(array >= 0.0)),
+        f"{name} contains negative values; they must be at least 0.",
+    )
 
 
 def check_level(level: float) -> None:
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level must lie between 0 and 1, got {level}")
+    require_value(is_real(level) and 0.0 < level < 1.0, "level", level, "between 0 and 1")
+
+
+def inputs_of(X: ArrayLike, n_inputs: int) -> np.ndarray:
+    """Rows (m, d) of finite numbers."""
+    x = real_array("X", X)
+    if x.size == 0 or not np.all(np.isfinite(x)):
+        raise InputError("X is empty, or has entries that are not finite numbers; correct them.")
+    if x.ndim != 2 or x.shape[1] != n_inputs:  # noqa: PLR2004
+        raise InputError(f"X has the shape {x.shape}; it must have {n_inputs} column(s).")
+    return x
+
+
+def outputs_of(y: ArrayLike, shape: tuple[int, int]) -> np.ndarray:
+    """Outputs (m, q); one dimension will do for one output."""
+    (outputs,) = checked(y=y)
+    if outputs.size != shape[0] * shape[1] or len(outputs) != shape[0]:
+        raise InputError(f"y has the shape {outputs.shape}; it must have the shape {shape}.")
+    return outputs.reshape(shape)
+
+
+def deviations_of(input_std: ArrayLike, shape: tuple[int, ...]) -> np.ndarray:
+    """Standard deviations of inputs (m, d), given for all rows or for each."""
+    std = real_array("input_std", input_std)
+    if std.shape not in ((), shape[1:], shape):
+        raise InputError(
+            f"input_std has the shape {std.shape}; it must be a number, or have the shape "
+            f"{shape[1:]} or {shape}."
+        )
+    if not np.all(np.isfinite(std) & (std >= 0.0)):
+        raise InputError("input_std has entries that are negative or not finite; it must not.")
+    return np.broadcast_to(std, shape)

@@ -1,1 +1,1 @@
-"""Imputed networks on the host: assembled, and asked for moments and draws."""
+"""Imputed networks on the host: assembly, moments and draws."""

@@ -1,119 +1,119 @@
-"""Imputed networks on the host, and the ensemble that they make."""
+"""Imputed networks on the host: from chains, or from the latents that a file holds."""
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import jax
 import numpy as np
 
-from deepemu._types import Array
-from deepemu.core.ensemble import Ensemble, Member, build_member, whitening
-from deepemu.core.inference import impute, sem
+from deepemu.core import extend
+from deepemu.core.ensemble import Imputed, Member, build_member, conditioned
+from deepemu.core.inference import sem
 from deepemu.core.model.network import Data, Latents, Network, Params
-from deepemu.errors import NumericalError
-from deepemu.runtime import padding
+from deepemu.errors import Message, NumericalError, Setting
 from deepemu.runtime.programs import compiled, in_order
 from deepemu.runtime.trees import Shelf, row, stack, to_numpy
 
-
-def as_they_are(network: Network, data: Data, chains: list[sem.Chain]) -> Ensemble:
-    """One member of each chain, from its present state."""
-    members: Shelf[Member] = Shelf(len(chains), 1)
-    members.put(build_members(network, chains, [data] * len(chains)))
-    return _build_ensemble(network, data, members, True)
+Kept = tuple[Params, Member]
+"""An imputed network and its parameters."""
 
 
-def _build_ensemble(
-    network: Network, data: Data, members: Shelf[Member], shares_parameters: bool
-) -> Ensemble:
-    """Members ordered by chain, with equal weights."""
-    chain = np.repeat(np.arange(members.n_chains), members.n_put)
-    params_of = chain if shares_parameters else np.arange(len(chain))
-    weights = np.full(len(chain), 1.0 / len(chain))
-    return _assemble(network, data, members.ordered(), chain, params_of, weights)
-
-
-def _assemble(
-    network: Network,
-    data: Data,
-    members: Member,
-    chain: np.ndarray,
-    params_of: np.ndarray,
-    weights: np.ndarray,
-) -> Ensemble:
-    """The ensemble of stacked members, with what those of equal parameters share."""
-    require_finite(members.alpha)
-    jax.tree.map(require_finite, [link.alpha for link in members.links])
-    firsts = np.unique(params_of, return_index=True)[1]
-    params = [row(members.params, int(first)) for first in firsts]
-    return to_numpy(
-        Ensemble(
-            network,
-            data,
-            members,
-            padding.indices(chain),
-            padding.indices(params_of),
-            build_whitening(network, params, data),
-            padding.array(weights),
-        )
-    )
-
-
-@dataclass(frozen=True)
-class Imputed:
-    """Imputed networks of all chains without their factors; fields as in `Ensemble`."""
-
-    network: Network
-    data: Data
-    params: Params
-    latents: Latents
-    chain: np.ndarray
-    params_of: np.ndarray
-    weights: np.ndarray
-
-
-def without_factors(ensemble: Ensemble) -> Imputed:
-    """What an ensemble can be computed from."""
-    members = ensemble.members
-    return Imputed(
-        ensemble.network, ensemble.data, members.params, members.latents,
-        np.asarray(ensemble.chain), np.asarray(ensemble.params_of), np.asarray(ensemble.weights),
-    )  # fmt: skip
-
-
-def with_factors(imputed: Imputed) -> Ensemble:
-    """The ensemble again: the same programs on the same numbers."""
-    n_members, data = len(imputed.weights), imputed.data
-    holders = [
-        sem.Chain(params, impute.Imputation(latents, (), 0, 0))  # type: ignore[arg-type]
-        for params, latents in (row((imputed.params, imputed.latents), k) for k in range(n_members))
-    ]
-    members: Shelf[Member] = Shelf(n_members, 1)
-    members.put(build_members(imputed.network, holders, [data] * n_members))
-    return _assemble(
-        imputed.network, data, members.ordered(), imputed.chain, imputed.params_of, imputed.weights
-    )
-
-
-def require_finite(values: jax.Array) -> None:
-    if not np.all(np.isfinite(values)):
-        raise NumericalError(
-            "A correlation matrix was not positive definite in double precision; "
-            "raise the nugget (for instance to 1e-5) or remove rows of X that nearly coincide."
-        )
-
-
-def build_members(net: Network, chains: Sequence[sem.Chain], data: Sequence[Data]) -> list[Member]:
+def networks_of(network: Network, chains: Sequence[sem.Chain], data: Sequence[Data]) -> list[Kept]:
     """The imputed network that each chain holds now."""
+    given = [(chain.params, chain.imputation.latents) for chain in chains]
+    return list(
+        zip([params for params, _ in given], build_members(network, given, data), strict=True)
+    )
+
+
+def build_members(
+    network: Network, given: Sequence[tuple[Params, Latents]], data: Sequence[Data]
+) -> list[Member]:
     program = compiled(build_member, ("network",))
     return in_order(
-        functools.partial(program, net, chain.params, chain.imputation.latents, of_chain)
-        for chain, of_chain in zip(chains, data, strict=True)
+        functools.partial(program, network, *one, of_chain)
+        for one, of_chain in zip(given, data, strict=True)
     )
 
 
-def build_whitening(net: Network, params: Sequence[Params], data: Data) -> Array:
-    """L⁻¹ of the first layer for each set of parameters, stacked."""
-    program = compiled(whitening, ("network",))
-    return stack(in_order(functools.partial(program, net, each, data) for each in params))
+def as_they_are(network: Network, data: Data, chains: Sequence[sem.Chain]) -> Imputed:
+    """One imputed network per chain, from its present state."""
+    kept: Shelf[Kept] = Shelf(len(chains), 1)
+    kept.put(networks_of(network, chains, [data] * len(chains)))
+    return imputed_of(network, data, kept, True)
+
+
+def imputed_of(network: Network, data: Data, kept: Shelf[Kept], shares_parameters: bool) -> Imputed:
+    """The kept networks of all chains; one set of parameters per chain, if imputations share it."""
+    params, members = kept.stacked()
+    if shares_parameters:
+        params = jax.tree.map(lambda each: each[:, :1], params)
+    return assemble(network, data, params, members)
+
+
+def assemble(network: Network, data: Data, params: Params, members: Member) -> Imputed:
+    """Imputed networks with the conditioned first layer that members of equal parameters share."""
+    jax.tree.map(require_finite, members.alphas)
+    return to_numpy(Imputed(network, data, params, _conditioned(network, params, data), members))
+
+
+def rebuilt(network: Network, data: Data, params: Params, latents: Latents) -> Imputed:
+    """Recomputed from saved parameters (chains, sets) and latents (chains, …), by the same
+    programs."""
+    n_chains, n_sets = params[0].log_scale.shape[:2]
+    n_members = latents[0].shape[1] if latents else n_sets
+    members: Shelf[Member] = Shelf(n_chains, n_members)
+    for k in range(n_members):
+        given = [
+            (row(params, (chain, k % n_sets)), row(latents, (chain, k)))
+            for chain in range(n_chains)
+        ]
+        members.put(build_members(network, given, [data] * n_chains))
+    return assemble(network, data, params, members.stacked())
+
+
+def _conditioned(network: Network, params: Params, data: Data) -> Any:
+    """The conditioned first layer for each set of parameters (chains, sets)."""
+    n_chains, n_sets = params[0].log_scale.shape[:2]
+    program = compiled(conditioned, ("network",))
+    each = in_order(
+        functools.partial(program, network, row(params, (chain, place)), data)
+        for chain in range(n_chains)
+        for place in range(n_sets)
+    )
+    unflat = lambda leaf: leaf.reshape(n_chains, n_sets, *leaf.shape[1:])  # noqa: E731
+    return jax.tree.map(unflat, stack(each))
+
+
+def require_finite(values: Any) -> None:
+    if not np.all(np.isfinite(values)):
+        raise NumericalError(
+            Message(
+                "A correlation matrix was not positive definite in double precision; ",
+                Message("raise the nugget (for instance ", Setting("nugget", 1e-5), ") or "),
+                "remove rows of X that nearly coincide.",
+            )
+        )
+
+
+def extended(imputed: Imputed, grown: Data, n_old: int, n_new: int) -> Imputed:
+    """With the last ``n_new`` sites of grown data, at the cost of a rank-k update."""
+    network, params = imputed.network, imputed.params
+    n_chains, n_members = imputed.members.alpha.shape[:2]
+    n_sets = params[0].log_scale.shape[1]
+    program = compiled(extend.extended, ("network", "n_new"))
+    tasks = [
+        functools.partial(
+            program, network, n_new,
+            row(params, (chain, k % n_sets)), row(imputed.conditioned, (chain, k % n_sets)),
+            row(imputed.members, (chain, k)), imputed.data, grown, np.int32(n_old),
+        )
+        for chain in range(n_chains)
+        for k in range(n_members)
+    ]  # fmt: skip
+    unflat = lambda leaf: leaf.reshape(n_chains, n_members, *leaf.shape[1:])  # noqa: E731
+    shared, members = jax.tree.map(unflat, stack(in_order(tasks)))
+    jax.tree.map(require_finite, members.alphas)
+    shared = jax.tree.map(lambda each: each[:, :n_sets], shared)
+    return to_numpy(Imputed(network, grown, params, shared, members))

@@ -1,260 +1,230 @@
-"""What every emulator does: fit its structures, weigh them, predict, sample, score, grow."""
+"""The base class of all emulators: fit, predict, sample, score and update, as in scikit-learn."""
 
-import dataclasses
-import warnings
-from abc import ABCMeta, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
-from sklearn.base import BaseEstimator, MultiOutputMixin, RegressorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
 
 from deepemu import convergence
-from deepemu.core.ensemble import Ensemble
-from deepemu.data.checks import place_of, require_numbers, require_whole
+from deepemu.core.nodes.solver import Solver
+from deepemu.core.nodes.solvers import SOLVERS
+from deepemu.data.checks import check_is_fitted, require, require_value, require_whole
+from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.names import names_of_outputs, numbered
-from deepemu.data.scaling import Scaling, constant_columns, scaling_of, warn_if_constant
-from deepemu.data.sites import (
-    Replicates,
-    collapse_replicates,
-    differing_replicates,
-    require_two_sites,
-    require_varied_columns,
-    site_means,
-    without_spread,
-)
-from deepemu.ensembles import prediction
-from deepemu.errors import InputError
+from deepemu.data.runs import Columns, Runs, grown, runs_of
+from deepemu.data.scaling import warn_if_constant
+from deepemu.data.sites import require_varied_columns
+from deepemu.errors import InputError, Message, Setting
+from deepemu.estimators.regressor import Regressor, seed_from
+from deepemu.observations.choice import observation_of
 from deepemu.plots import diagnostics
-from deepemu.posterior import stacking
-from deepemu.posterior.stacking import Observed, Part, Stacked
-from deepemu.posterior.summary import Report, of
-from deepemu.runtime import devices
-from deepemu.training.candidates import Candidate, is_noisy
+from deepemu.posterior.posterior import Moments, Posterior, judged_of
+from deepemu.posterior.stacking import stack
+from deepemu.posterior.summary import Report, report_on
+from deepemu.runtime.machine import Machine
+from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
+from deepemu.training.structures import Problem, Structure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROWS_FOR_A_GPU = 200
-PAIR_TERMS_FOR_A_GPU = 5e9
+Pair = tuple[np.ndarray, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """Training rows in user units, their distinct inputs in core units, and the way between.
+class BaseEmulator(Regressor):
+    """An emulator with the interface of a scikit-learn regressor.
 
-    If the columns of X had names, those of new rows are compared with them.
+    The fit is ``posterior_``.
     """
 
-    x: np.ndarray
-    y: np.ndarray
-    sites: Replicates
-    scaling: Scaling
-    one_dimensional: bool
-    input_names: tuple[str, ...]
-    output_names: tuple[str, ...]
-    compares_names: bool
-
-
-class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=ABCMeta):
-    """An emulator with the interface of a scikit-learn regressor."""
-
+    posterior_: Posterior
     random_state: Any
     device: str
     n_jobs: int | None
+    observation: Any
+    solver: Any
 
     @abstractmethod
-    def _candidates(self, n_inputs: int, n_outputs: int, n_rows: int) -> list[Candidate]:
-        """The structures that the constructor's arguments describe, all of one noise model.
+    def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
+        """The structures that the constructor's arguments describe."""
 
-        ``n_rows`` counts distinct inputs.
-        """
+    @abstractmethod
+    def _last_nugget(self) -> object:
+        """The nugget of the observed layer."""
 
-    # --- fitting -----------------------------------------------------------------------------
+    # --- fitting --------------------------------------------------------------------------------
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to inputs X (n, d) and outputs y (n,) or (n, q).
 
         Inputs and outputs are scaled inside; predictions come back in the units of y.
         """
-        x, outputs = self._checked(X, y, ensure_min_samples=2)
-        rows = outputs.reshape(len(x), -1)
-        candidates = self._candidates(x.shape[1], rows.shape[1], len(np.unique(x, axis=0)))
-        noisy = is_noisy(candidates[0])
+        x, outputs = self._checked(X, y, fewest=2, reset=True)
+        rows, observation = (
+            outputs.reshape(len(x), -1),
+            observation_of(self.observation, self._last_nugget()),
+        )
+        observation.check(rows)
+        columns = self._columns(y, x.shape[1], outputs)
+        problem = Problem(rows.shape[1], observation, _solver_of(self.solver), columns.inputs)
+        runs = runs_of(x, rows, columns, observation)
+        structures = self._structures(problem, runs.sites.n_sites)
         warn_if_constant(rows)
-        scaling = scaling_of(x, rows if noisy else site_means(x, rows))
-        sites = _sites(noisy, scaling, x, rows)
-        seed = seed_from(self.random_state)
-        with self._training(len(sites.x)):
-            found = self._train(candidates, seed, sites, _observed(noisy, sites, scaling, rows))
+        with self._training(runs.sites.n_sites):
+            trained, decisions = self._train(structures, seed_from(self.random_state), runs)
+        return self._store(runs, trained, decisions)
+
+    def _columns(self, y: Any, n_inputs: int, outputs: np.ndarray) -> Columns:
         named = hasattr(self, "feature_names_in_")
-        names = tuple(self.feature_names_in_) if named else numbered("x", x.shape[1])
-        data = Fitted(
-            x.copy(), rows.copy(), sites, scaling, outputs.ndim == 1,
-            names, names_of_outputs(y, rows.shape[1]), named,
-        )  # fmt: skip
-        return self._store(*found, data)
+        inputs = tuple(self.feature_names_in_) if named else numbered("x", n_inputs)
+        n_outputs = outputs.size // len(outputs)
+        return Columns(inputs, names_of_outputs(y, n_outputs), named, outputs.ndim == 1)
 
     def _train(
-        self, candidates: list[Candidate], seed: int, sites: Replicates, observed: Observed
-    ) -> tuple[list[Part], tuple[str, ...]]:
-        """The trained structures, and what was decided on the way."""
+        self, structures: list[Structure], seed: int, runs: Runs
+    ) -> tuple[list[Trained], tuple[str, ...]]:
+        """The trained structures, and the decisions made on the way."""
         shows = self._shows_progress()
-        parts = [
-            Part(each, each.train(child_seed(seed, place), sites, shows))
-            for place, each in enumerate(candidates)
+        trained = [
+            each.train(child_seed(seed, place), runs.sites, shows)
+            for place, each in enumerate(structures)
         ]
-        return parts, ()
+        return trained, ()
 
-    def _checked(self, X: ArrayLike, y: ArrayLike, **rules: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _checked(
+        self, X: ArrayLike, y: ArrayLike, fewest: int, reset: bool
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Finite doubles of matching lengths; scikit-learn's messages where they are not."""
         require_numbers(X, "X")
         require_numbers(y, "y")
-        x, outputs = validate_data(
-            self, X, y, multi_output=True, y_numeric=True, dtype=np.float64, **rules
-        )
-        return x, np.asarray(outputs, dtype=np.float64)
+        return self._checked_rows(X, array_of(y), fewest, reset)
 
-    def _store(self, parts: list[Part], decisions: tuple[str, ...], data: Fitted) -> Self:
-        """All of the fitted state, at once and last, so that a failure changes nothing."""
-        noisy = is_noisy(parts[0].candidate)
-        observed = _observed(noisy, data.sites, data.scaling, data.y)
-        stacked = stacking.stack_parts(parts, observed)
-        found = dataclasses.replace(of(parts, stacked, observed), decisions=decisions)
-        self._restore(data, parts, stacked, found)
-        found.warn()
+    def _store(self, runs: Runs, trained: list[Trained], decisions: tuple[str, ...]) -> Self:
+        """Store the fitted state, at once and last, so that a failure changes nothing."""
+        judged = judged_of(runs, trained[0].structure.observation)
+        stacked = stack(trained, judged)
+        report = report_on(trained, stacked, judged, decisions)
+        self._restore(
+            Posterior(runs, tuple(trained), stacked, report, Machine(self.device, self.n_jobs))
+        )
+        report.warn()
         return self
 
-    def _restore(self, data: Fitted, parts: list[Part], stacked: Stacked, found: Report) -> Self:
-        """The fitted state, from what determines all of it."""
-        ensembles = stacking.weighted_ensembles(parts, stacked.weights)
-        self._data, self._parts, self._stacked, self._report = data, parts, stacked, found
-        self.ensembles_, self.n_outputs_ = ensembles, data.y.shape[1]
-        self.weights_ = stacked.weights
-        self.n_features_in_ = data.x.shape[1]
-        if data.compares_names:
-            self.feature_names_in_ = np.array(data.input_names, dtype=object)
-        return self
-
-    @property
-    def input_names(self) -> tuple[str, ...]:
-        """Names of the columns of X: those of the DataFrame of the fit, or x1, x2, …"""
-        check_is_fitted(self, "ensembles_")
-        return self._data.input_names
-
-    @property
-    def output_names(self) -> tuple[str, ...]:
-        """Names of the columns of y: those of the DataFrame or Series of the fit, or y1, y2, …"""
-        check_is_fitted(self, "ensembles_")
-        return self._data.output_names
-
-    @property
-    def training_inputs(self) -> np.ndarray:
-        """The rows of X (n, d) that the emulator has learnt from."""
-        check_is_fitted(self, "ensembles_")
-        return self._data.x
-
-    @property
-    def training_outputs(self) -> np.ndarray:
-        """The rows of y (n, q) that the emulator has learnt from."""
-        check_is_fitted(self, "ensembles_")
-        return self._data.y
-
-    def name_columns(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
-        """Give the columns of a fit names for figures, files and reports."""
-        check_is_fitted(self, "ensembles_")
-        counts = {"inputs": (inputs, self.n_features_in_), "outputs": (outputs, self.n_outputs_)}
-        for what, (names, count) in counts.items():
-            if isinstance(names, str) or len(set(names)) != count or len(names) != count:
-                raise InputError(f"{what} is {names!r}; it must be {count} different name(s).")
-        self._data = dataclasses.replace(
-            self._data,
-            input_names=tuple(str(name) for name in inputs),
-            output_names=tuple(str(name) for name in outputs),
-        )
+    def _restore(self, posterior: Posterior) -> Self:
+        """The fitted state, from the posterior."""
+        runs = posterior.runs
+        self.posterior_, self.weights_ = posterior, posterior.stacked.weights
+        self.n_features_in_, self.n_outputs_ = runs.x.shape[1], runs.y.shape[1]
+        if runs.columns.compares_names:
+            self.feature_names_in_ = np.array(runs.columns.inputs, dtype=object)
         return self
 
     def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
-        """Add rows and go on training from the present state.
+        """Add rows and resume training from the present state.
 
-        Deep structures run a fifth of their iterations. Scaling is kept. Hidden variables of new
-        rows start at their conditional mean given each chain's last imputation. All structures
-        predict new rows before they are added, and these predictions join the held-out ones.
+        Deep structures run a fifth of their iterations. Scaling is kept. Latents of new rows start
+        at their conditional mean given each chain's last imputation. All structures predict new
+        rows before they are added, and these predictions join the held-out ones.
         """
-        check_is_fitted(self, "ensembles_")
-        x, outputs = self._checked(X_new, y_new, reset=False)
+        before = self._fitted()
+        x, outputs = self._checked(X_new, y_new, fewest=1, reset=False)
         outputs = outputs.reshape(len(x), -1)
         if outputs.shape[1] != self.n_outputs_:
             raise InputError(
                 f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
                 f"{self.n_outputs_}; pass one column per output."
             )
-        before = self._data
-        require_varied_columns(before.x, x)
-        rows_x, rows_y = np.vstack([before.x, x]), np.vstack([before.y, outputs])
-        sites = _sites(is_noisy(self._parts[0].candidate), before.scaling, rows_x, rows_y)
+        before.observation.check(outputs)
+        require_varied_columns(before.runs.x, x)
+        runs = grown(before.runs, x, outputs, before.observation)
         # With a fixed random_state, a seed of its own for each number of rows, which only grows:
-        # the draws of the fit and of earlier updates are used up.
-        seed = child_seed(seed_from(self.random_state), len(rows_x))
-        n_old, shows = len(before.sites.x), self._shows_progress()
-        with self._training(len(sites.x)):
-            parts = [
-                Part(c, c.go_on(child_seed(seed, place), trained, sites, n_old, shows))
-                for place, (c, trained) in enumerate((p.candidate, p.trained) for p in self._parts)
+        # the draws of the fit and of earlier updates are not used again.
+        seed = child_seed(seed_from(self.random_state), len(runs.x))
+        n_old, shows = before.runs.sites.n_sites, self._shows_progress()
+        with self._training(runs.sites.n_sites):
+            trained = [
+                each.structure.resume(child_seed(seed, place), each, runs.sites, n_old, shows)
+                for place, each in enumerate(before.structures)
             ]
-        grown = dataclasses.replace(before, x=rows_x, y=rows_y, sites=sites)
-        return self._store(parts, (), grown)
+        return self._store(runs, trained, ())
 
-    # --- using -------------------------------------------------------------------------------
+    # --- what was learnt ------------------------------------------------------------------------
+
+    def _fitted(self) -> Posterior:
+        """The posterior, on the machine that the settings name now."""
+        check_is_fitted(self, "posterior_")
+        machine = Machine(self.device, self.n_jobs)
+        same = machine == self.posterior_.machine
+        return self.posterior_ if same else self.posterior_.on(machine)
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the columns of X: those of the DataFrame of the fit, or x1, x2, …"""
+        return self._fitted().runs.columns.inputs
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        """Names of the columns of y: those of the DataFrame or Series of the fit, or y1, y2, …"""
+        return self._fitted().runs.columns.outputs
+
+    @property
+    def training_inputs(self) -> np.ndarray:
+        """The training inputs X (n, d)."""
+        return self._fitted().runs.x
+
+    @property
+    def training_outputs(self) -> np.ndarray:
+        """The training outputs y (n, q)."""
+        return self._fitted().runs.y
+
+    def name_columns(self, inputs: Sequence[str], outputs: Sequence[str]) -> Self:
+        """Give the columns of a fit names for figures, files and reports."""
+        posterior = self._fitted()
+        counts = {"inputs": (inputs, self.n_features_in_), "outputs": (outputs, self.n_outputs_)}
+        for what, (names, count) in counts.items():
+            named = not isinstance(names, str) and len(set(names)) == count == len(names)
+            require_value(named, what, names, f"{count} different name(s)")
+        self.posterior_ = posterior.renamed(map(str, inputs), map(str, outputs))
+        return self
+
+    # --- using ----------------------------------------------------------------------------------
 
     def predict(
-        self, X: ArrayLike, return_std: bool = False
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        self, X: ArrayLike, return_std: bool = False, input_std: ArrayLike | None = None
+    ) -> np.ndarray | Pair:
         """Mean (and standard deviation) of the outputs at the rows of X.
 
-        The mean and variance of the mixture over all imputations of all chains, weighted, times
-        the scale that held-out predictions ask for. The variance is that of a new run, so it
-        includes the nugget; it is accurate to a few thousandths of the nugget's share.
+        The mean and variance of the mixture over all imputations of all chains, weighted, with
+        standard deviations multiplied by the factor that fits held-out errors best. The variance is
+        that of a new run, so it includes the nugget; it is accurate to a few thousandths of the
+        nugget's share.
+
+        With ``input_std``, a number or an array (d,) or (m, d), the inputs are uncertain: normal
+        about the rows of X. A plain Gaussian process then has its moments in closed form, all else
+        by cubature over the inputs.
         """
-        x = self._to_core(X)
-        work = len(x) * self._pair_terms()
-        with self._running(work >= PAIR_TERMS_FOR_A_GPU, len(x), len(self._data.sites.x)):
-            mean, var = prediction.predict_mixture(self.ensembles_, x)
-        return self._in_user_units(mean, var, return_std)
+        moments = self._fitted().moments(self._inputs(X), input_std)
+        mean, std = self._shaped(moments)
+        return (mean, std) if return_std else mean
 
-    def _predict_rows(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation (m, q) at rows whose columns are known to be in order."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="X does not have valid feature names")
-            mean, std = self.predict(x, return_std=True)
-        return np.reshape(mean, (len(x), -1)), np.reshape(std, (len(x), -1))
+    def interval(self, X: ArrayLike, level: float = 0.95) -> Pair:
+        """Ends of the central interval that holds a new output with probability ``level``.
 
-    def _left_out_rows(self) -> tuple[np.ndarray, np.ndarray]:
-        """What `loo` gives, (n, q)."""
-        mean, std = self.loo()
-        return np.reshape(mean, self._data.y.shape), np.reshape(std, self._data.y.shape)
+        Quantiles of the mixture itself, which need not be symmetric about the mean.
+        """
+        low, high = self._fitted().interval(self._inputs(X), level)
+        return self._shape(low), self._shape(high)
 
-    def _input_range(self) -> tuple[np.ndarray, np.ndarray]:
-        """The least and the largest value (d,) of each input."""
-        return self._data.x.min(axis=0), self._data.x.max(axis=0)
-
-    def _site_inputs(self) -> np.ndarray:
-        """The distinct rows of X, in the order of the hidden variables."""
-        scaling = self._data.scaling
-        return scaling.x_low + scaling.x_span * self._data.sites.x
-
-    def _in_user_units(
-        self, mean: np.ndarray, var: np.ndarray, return_std: bool
-    ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
-        mean = self._shape(self._data.scaling.mean_to_user(mean))
-        std = self._data.scaling.std_to_user(np.sqrt(var) * self._stacked.scale)
-        return (mean, self._shape(std)) if return_std else mean
+    def gradient(self, X: ArrayLike) -> Pair:
+        """Derivatives of the mean and of the variance in each input, (m, d), or (m, q, d) for 2-d
+        y."""
+        found = self._fitted().gradient(self._inputs(X))
+        keep = (slice(None), 0) if self.posterior_.runs.columns.one_dimensional else slice(None)
+        return np.asarray(found.mean)[keep], np.asarray(found.var)[keep]
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Joint draws at the rows of X: (m, n_samples), or (m, q, n_samples) for 2-d y.
@@ -263,143 +233,69 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
         distance from the mean is scaled as the standard deviation of `predict` is.
         """
         require_whole("n_samples", n_samples)
-        x = self._to_core(X)
-        seed = seed_from(random_state)
-        with self._running(False, 1, max(len(x), len(self._data.sites.x))):
-            draws = prediction.draw_joint(seed, self.ensembles_, x, int(n_samples))
-            if np.any(self._stacked.scale != 1.0):
-                mean, _ = prediction.predict_mixture(self.ensembles_, x)
-                draws = mean + self._stacked.scale * (draws - mean)
-        draws = self._data.scaling.mean_to_user(draws)
-        return np.moveaxis(draws[..., 0] if self._data.one_dimensional else draws, 0, -1)
+        posterior = self._fitted()
+        draws = posterior.sample(self._inputs(X), int(n_samples), seed_from(random_state))
+        return np.moveaxis(self._shape(draws), 0, -1)
 
-    # --- checking ----------------------------------------------------------------------------
+    # --- checking -------------------------------------------------------------------------------
 
     @abstractmethod
-    def loo(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation at each training row, without it."""
+    def loo(self) -> Pair:
+        """Mean and standard deviation at each training row, held out."""
 
-    def _closed_form_loo(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation at each training row with its site left out, given the
-        parameters and hidden variables that were found with it."""
-        check_is_fitted(self, "ensembles_")
-        with self._running(False, 1, len(self._data.sites.x)):
-            moments = prediction.leave_one_out(self.ensembles_)
-        return self._at_rows(moments.mean, np.asarray(moments.var) * self._stacked.scale**2)
+    def _closed_form_loo(self) -> Pair:
+        """Leave-one-out over sites, given the parameters and latents that were found with all of
+        them."""
+        return self._shaped(self._fitted().leave_one_out())
 
-    def _at_rows(self, mean: Any, var: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Moments at sites as mean and standard deviation at training rows, in user units."""
-        rows = self._data.sites.site_of_row
-        return (
-            self._shape(self._data.scaling.mean_to_user(np.asarray(mean)[rows])),
-            self._shape(self._data.scaling.std_to_user(np.sqrt(np.asarray(var)[rows]))),
-        )
-
-    def _held_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """What `loo` gives where rows were held out."""
-        check_is_fitted(self, "ensembles_")
-        held_out = self._stacked.held_out
+    def _held_out(self) -> Pair:
+        """Held-out mean and standard deviation, the result of `loo` where rows were held out."""
+        held_out = self._fitted().held_out
         if held_out is None:
+            conditional = Setting("loo(conditional=True)")
             raise InputError(
-                f"No rows were held out in this fit; fit with stacking=True, at least {N_FOLDS} "
-                f"chains and {FEWEST_ROWS} distinct rows, or ask for loo(conditional=True)."
-            )
-        return self._at_rows(held_out.mean, held_out.var)
+                Message(
+                    "No rows were held out in this fit; fit with ",
+                    Message(Setting("stacking", True), ", "),
+                    f"at least {N_FOLDS} chains and {FEWEST_ROWS} distinct rows",
+                    Message(", or ask for ", conditional), ".",
+                )
+            )  # fmt: skip
+        return self._shaped(held_out)
 
     def summary(self) -> Report:
-        """What the fit found, for the terminal: structures, weights, scores, convergence."""
-        check_is_fitted(self, "ensembles_")
-        return self._report
-
-    def _reservations(self) -> tuple[str, ...]:
-        """What a fit warned of that is not in the report, from what a file holds too."""
-        data, first = self._data, self._parts[0]
-        found = []
-        if any(part.trained.interrupted for part in self._parts):
-            found.append("Training was interrupted: chains have fewer iterations than asked for.")
-        if not is_noisy(first.candidate) and differing_replicates(data.x, data.y):
-            found.append(
-                "Inputs occur more than once with different outputs; the emulator was told that "
-                "there is no noise, and uses their means."
-            )
-        constant = constant_columns(data.y)
-        return (*found, *(f"All outputs {data.output_names[k]} are equal." for k in constant))
+        """The report of the fit: structures, weights, held-out scores, convergence."""
+        return self._fitted().report
 
     def plot_diagnostics(self, output: int | str = 0) -> "Figure":
-        """Left-out predictions against the training outputs, and what the chains did, as a figure.
+        """Held-out predictions against the training outputs, weights and traces, as a figure.
 
         Predictions are those of rows that were held out, or of closed-form leave-one-out where none
         were; the title says which. The ``output`` is a number, from 0, or a name.
         Needs matplotlib. The figure is shown by a notebook, or saved by its ``savefig``.
         """
-        k = self._output_number(output)
-        held_out = self._stacked.held_out is not None
-        left_out = self._held_out() if held_out else self._closed_form_loo()
-        mean, std = (np.reshape(each, self._data.y.shape) for each in left_out)
-        structures = self.summary().lines[:-1]
-        deep = max(self._deep_votes(), key=lambda voter: voter[1].sum(), default=None)
-        return diagnostics.plot_diagnostics(
-            self._data.y[:, k], mean[:, k], std[:, k],
-            weights=[line.weight for line in structures],
-            labels=[line.label for line in structures],
-            predictions="Held-out" if held_out else "Conditional leave-one-out",
-            output=self.output_names[k],
-            **({} if deep is None else _late_trace(deep[0])),
-        )  # fmt: skip
-
-    def _output_number(self, output: int | str) -> int:
-        """The place of an output that is given by number or by name."""
-        check_is_fitted(self, "ensembles_")
-        return place_of(output, "output", self.output_names)
+        return diagnostics.diagnostics_of(self._fitted(), output)
 
     def prediction_convergence(self, X: ArrayLike) -> dict[str, np.ndarray]:
         """Whether the deep chains agree about the rows of X: split R-hat and effective sample size.
 
         Both are of the means of the imputed networks, chain by chain, and have the shape of the
-        mean of `predict`. An R-hat far above 1 says that chains explain the data differently, which
-        the mixture's standard deviation includes. Chains without a vote are left out.
+        mean of `predict`. An R-hat far above 1 says that chains are in different modes, which the
+        mixture's standard deviation includes. Chains of weight zero are omitted.
         """
-        x = self._to_core(X)
-        voices = [
-            (_one_by_one(part.trained.ensemble), np.flatnonzero(part.trained.ensemble.chain == k))
-            for part, votes in self._deep_votes()
-            for k in np.flatnonzero(votes)
-        ]
-        if not voices:
-            raise InputError("No deep chain has a vote here; there is nothing to agree about.")
-        n_kept = min(len(members) for _, members in voices)
-        with self._running(False, len(x), len(self._data.sites.x)):
-            means = [
-                prediction.predict_chains([(single, k) for k in members[:n_kept]], x).mean
-                for single, members in voices
-            ]
+        means = self._fitted().chain_means(self._inputs(X))
+        require(means.size > 0, "No deep chain has a weight here; there is nothing to compare.")
         return {
-            "rhat": self._shape(convergence.split_rhat(np.stack(means))),
-            "effective_sample_size": self._shape(
-                convergence.effective_sample_size(np.stack(means))
-            ),
+            "rhat": self._shape(convergence.split_rhat(means)),
+            "effective_sample_size": self._shape(convergence.effective_sample_size(means)),
         }
 
-    def _votes(self) -> list[tuple[Part, np.ndarray]]:
-        """Structures and the weights of their chains."""
-        check_is_fitted(self, "ensembles_")
-        return stacking.by_part(self._parts, self.weights_)
+    # --- inside ---------------------------------------------------------------------------------
 
-    def _deep_votes(self) -> list[tuple[Part, np.ndarray]]:
-        return [(part, votes) for part, votes in self._votes() if part.candidate.network.depth > 1]
-
-    # --- running -----------------------------------------------------------------------------
-
-    def _running(
-        self, worth_a_gpu: bool, n_programs: int, n_rows: int
-    ) -> AbstractContextManager[None]:
-        """The device and threads that the constructor asked for, for so many programs at once with
-        matrices of so many rows."""
-        runtime = devices.choose(self.device, self.n_jobs, worth_a_gpu)
-        return devices.running(runtime, devices.blas_threads(runtime, n_programs, n_rows))
-
-    def _training(self, n_rows: int) -> AbstractContextManager[None]:
-        return self._running(n_rows >= ROWS_FOR_A_GPU, self._n_programs(), n_rows)
+    def _training(self, n_sites: int) -> Any:
+        return Machine(self.device, self.n_jobs).running(
+            n_sites >= ROWS_FOR_A_GPU, self._n_programs(), n_sites
+        )
 
     def _n_programs(self) -> int:
         """How many programs training runs side by side."""
@@ -408,53 +304,24 @@ class BaseEmulator(MultiOutputMixin, RegressorMixin, BaseEstimator, metaclass=AB
     def _shows_progress(self) -> bool:
         return False
 
-    def _pair_terms(self) -> int:
-        """Correlations of pairs of training rows that a prediction of one row adds up."""
-        n_members = sum(np.count_nonzero(each.weights) for each in self.ensembles_)
-        return int(n_members) * len(self._data.sites.x) ** 2
+    def _inputs(self, X: ArrayLike) -> np.ndarray:
+        return self._checked_inputs(X)
 
-    def _to_core(self, X: ArrayLike) -> np.ndarray:
-        check_is_fitted(self, "ensembles_")
-        return self._data.scaling.x_to_core(validate_data(self, X, dtype=np.float64, reset=False))
+    def _shaped(self, moments: Moments) -> Pair:
+        return self._shape(moments.mean), self._shape(moments.std)
 
     def _shape(self, values: np.ndarray) -> np.ndarray:
-        return values[:, 0] if self._data.one_dimensional else values
+        return self.posterior_.runs.shaped(values)
 
 
-def _late_trace(part: Part) -> dict[str, Any]:
-    """The log density of the iterations with all rows, as `plotting.plot_diagnostics` takes it."""
-    trained = part.trained
-    path = np.asarray(trained.trace.log_density)[:, -trained.n_together :]
-    return {"trace": path, "traced": part.candidate.label}
-
-
-def _one_by_one(ensemble: Ensemble) -> Ensemble:
-    """The ensemble with each member as a chain of its own."""
-    n = len(ensemble.weights)
-    return dataclasses.replace(
-        ensemble,
-        chain=np.arange(n),  # type: ignore[arg-type]
-        weights=np.full(n, 1.0 / n),  # type: ignore[arg-type]
-    )
-
-
-def seed_from(random_state: Any) -> int:
-    return int(check_random_state(random_state).randint(np.iinfo(np.int32).max))
+def _solver_of(choice: object) -> Solver:
+    if isinstance(choice, str) and choice in SOLVERS:
+        return SOLVERS[choice]
+    listed = ", ".join(map(repr, SOLVERS))
+    is_solver = not isinstance(choice, type) and hasattr(choice, "log_density_moving")
+    require(is_solver, f"solver is {choice!r}; it must be {listed} or a solver.")
+    return choice  # type: ignore[return-value]
 
 
 def child_seed(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
-
-
-def _observed(noisy: bool, sites: Replicates, scaling: Scaling, y: np.ndarray) -> Observed:
-    """What predictions are judged by: all rows, or the means that an interpolating emulator saw."""
-    if noisy:
-        return Observed(scaling.y_to_core(y), sites.site_of_row)
-    return Observed(sites.y, np.arange(len(sites.y)))
-
-
-def _sites(noisy: bool, scaling: Scaling, x: np.ndarray, y: np.ndarray) -> Replicates:
-    """The training data in core units, one row for each distinct input."""
-    sites = collapse_replicates(scaling.x_to_core(x), scaling.y_to_core(y))
-    require_two_sites(sites, len(x))
-    return sites if noisy else without_spread(sites)

@@ -1,31 +1,34 @@
 """`Emulator`, which finds its structure by comparing held-out predictions."""
 
+import functools
 from typing import Any
 
 import numpy as np
 
-from deepemu.data.checks import require_verbose, require_whole
-from deepemu.data.sites import Replicates
-from deepemu.errors import InputError
+from deepemu.core.nodes.solver import Solver
+from deepemu.data.checks import require_value, require_verbose, require_whole
+from deepemu.data.runs import Runs
 from deepemu.estimators.base import BaseEmulator
 from deepemu.estimators.dgp import DGP
 from deepemu.estimators.race import DEEPEST, Race, Rules
-from deepemu.posterior.stacking import Observed, Part
+from deepemu.observations.model import Observation
+from deepemu.posterior.posterior import judged_of
 from deepemu.runtime.progress import wants_progress
-from deepemu.training.candidates import KERNELS, Candidate, Deep, companions
+from deepemu.training.chains import Trained
 from deepemu.training.plan import N_FOLDS
+from deepemu.training.structures import KERNELS, DeepGP, Problem, Structure, plain_gps
 
 
 class Emulator(BaseEmulator):
     """The emulator that chooses its structure: plain and deep Gaussian processes, by how well they
-    predict runs that they have not seen.
+    predict held-out runs.
 
-    Plain Gaussian processes with two kernels come first; then deep ones of two layers, a few
-    chains each. If these predict clearly worse, that is all. Otherwise they get the rest of their
-    chains, unless one kernel is clearly worse than the other. If they predict clearly better than
-    the plain ones and ``max_depth`` is 3, three layers are tried with the better kernel. Nodes
-    that only copy an input in the first chains are left out of the later ones. Whatever was
-    trained has a vote, and `summary` shows the evidence.
+    Plain Gaussian processes with two kernels come first; then deep ones of two layers, a few chains
+    each. If these predict clearly worse, that is all. Otherwise they get the rest of their chains,
+    unless one kernel is clearly worse than the other. If they predict clearly better than the plain
+    ones and ``max_depth`` is 3, three layers are tried with the better kernel. Nodes that only copy
+    an input in the first chains are dropped from the later ones. All trained structures are
+    weighted, and `summary` shows the evidence.
 
     Parameters
     ----------
@@ -36,12 +39,13 @@ class Emulator(BaseEmulator):
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
     nugget : float or "estimate"
         Nugget relative to the variance of the process; "estimate" models noise. Up to 1e-6 it is
-        there for the arithmetic; plain Gaussian processes, which need less of it, then have 1e-8.
+        for numerical stability only; plain Gaussian processes, which need less of it, then have
+        1e-8.
     n_chains : int
         Chains of each deep structure of two layers, at least 4; three layers get 4.
     n_iter : int
         Iterations of each chain.
-    random_state, device, n_jobs, verbose
+    random_state, device, n_jobs, verbose, observation, solver
         As for `DGP`.
 
     Examples
@@ -66,6 +70,8 @@ class Emulator(BaseEmulator):
         device: str = "auto",
         n_jobs: int | None = -1,
         verbose: bool | None = None,
+        observation: str | Observation = "gaussian",
+        solver: str | Solver = "dense",
     ) -> None:
         self.max_depth = max_depth
         self.width = width
@@ -76,39 +82,45 @@ class Emulator(BaseEmulator):
         self.device = device
         self.n_jobs = n_jobs
         self.verbose = verbose
+        self.observation = observation
+        self.solver = solver
 
-    def _candidates(self, n_inputs: int, n_outputs: int, n_rows: int) -> list[Candidate]:
+    def _last_nugget(self) -> object:
+        return self.nugget
+
+    def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
         require_whole("max_depth", self.max_depth)
         require_whole("n_chains", self.n_chains)
         require_whole("n_iter", self.n_iter)
         require_verbose(self.verbose)
-        if self.max_depth > DEEPEST:
-            raise InputError(f"max_depth is {self.max_depth}; it must be at most {DEEPEST}.")
-        if self.n_chains < N_FOLDS:
-            raise InputError(f"n_chains is {self.n_chains}; it must be at least {N_FOLDS}.")
-        deepest = self._deep(min(self.max_depth, 2), KERNELS[0], N_FOLDS, None)
-        deepest.candidate(n_inputs, n_outputs, N_FOLDS)  # refuses settings that cannot be used
-        return [*companions(self.nugget, n_inputs, n_outputs)]
+        deepest_is_known = self.max_depth <= DEEPEST
+        require_value(deepest_is_known, "max_depth", self.max_depth, f"at most {DEEPEST}")
+        fills_folds = self.n_chains >= N_FOLDS
+        require_value(fills_folds, "n_chains", self.n_chains, f"at least {N_FOLDS}")
+        # Invalid settings raise before anything is trained.
+        self._deep(problem, min(self.max_depth, 2), KERNELS[0], N_FOLDS, None)
+        return plain_gps(self.nugget, problem)
 
-    def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None) -> DGP:
-        return DGP(
+    def _deep(
+        self, problem: Problem, depth: int, kernel: str, n_chains: int, width: int | None
+    ) -> DeepGP:
+        settings = DGP(
             depth, width or self.width, kernel, nugget=self.nugget, n_chains=n_chains,
             n_iter=self.n_iter,
         )  # fmt: skip
+        return settings.structure(problem, N_FOLDS)
 
     def _train(
-        self, candidates: list[Candidate], seed: int, sites: Replicates, observed: Observed
-    ) -> tuple[list[Part], tuple[str, ...]]:
-        """Rung by rung; what was decided on the way is kept for `summary`."""
-        shape = sites.x.shape[1], sites.y.shape[1]
-
-        def deep(depth: int, kernel: str, n_chains: int, width: int | None) -> Deep:
-            return self._deep(depth, kernel, n_chains, width).candidate(*shape, N_FOLDS)
-
+        self, structures: list[Structure], seed: int, runs: Runs
+    ) -> tuple[list[Trained], tuple[str, ...]]:
+        """Train structures in stages; the decisions are kept for `summary`."""
+        observation, solver = structures[0].observation, structures[0].network.solver
+        problem = Problem(runs.y.shape[1], observation, solver, runs.columns.inputs)
+        deep = functools.partial(self._deep, problem)
         rules = Rules(self.max_depth, self.n_chains, self._shows_progress(), deep)
-        race = Race(rules, seed, sites, observed)
-        race.run(candidates)
-        return race.parts, tuple(race.decisions)
+        race = Race(rules, seed, runs.sites, judged_of(runs, observation))
+        race.run(structures)
+        return race.trained, tuple(race.decisions)
 
     def _n_programs(self) -> int:
         return self.n_chains

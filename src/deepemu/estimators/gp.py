@@ -3,12 +3,13 @@
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from deepemu.core.model.priors import Prior
+from deepemu.core.nodes.solver import Solver
 from deepemu.estimators.base import BaseEmulator
-from deepemu.training.candidates import Candidate, shallow, trace_in_words
+from deepemu.observations.model import Observation
 from deepemu.training.layers import Layer
+from deepemu.training.structures import Problem, Structure, plain_gp, trace_in_words
 
 
 class GP(BaseEmulator):
@@ -23,11 +24,15 @@ class GP(BaseEmulator):
         Relative to the scale, the variance of the process. A small fixed nugget interpolates runs
         without noise; runs that scatter make the scale large. "estimate" models noise.
     random_state : int, RandomState or None
-        Seeds the random ones among the starting points of the optimiser.
+        Seeds the random starting points of the optimiser.
     device : {"auto", "cpu", "gpu"}
         Where to compute; "auto": on a GPU where JAX sees one and the work is large enough to gain.
     n_jobs : int or None
         CPU threads; -1: all cores (or ``OMP_NUM_THREADS`` of them), None: one.
+    observation : "gaussian" or an observation model
+        How outputs arise from the emulated function.
+    solver : "dense" or a solver
+        How nodes are computed: "dense" is exact.
 
     Examples
     --------
@@ -49,6 +54,8 @@ class GP(BaseEmulator):
         random_state: Any = 0,
         device: str = "auto",
         n_jobs: int | None = -1,
+        observation: str | Observation = "gaussian",
+        solver: str | Solver = "dense",
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
@@ -57,22 +64,26 @@ class GP(BaseEmulator):
         self.random_state = random_state
         self.device = device
         self.n_jobs = n_jobs
+        self.observation = observation
+        self.solver = solver
 
-    def _candidates(self, n_inputs: int, n_outputs: int, n_rows: int) -> list[Candidate]:
+    def _last_nugget(self) -> object:
+        return self.nugget
+
+    def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
         layer = Layer(
             None, self.kernel, self.lengthscale, True, None, self.prior, None, self.nugget
         )
-        return [shallow(layer, n_inputs, n_outputs, n_folds=0)]
+        return [plain_gp(layer, problem, n_folds=0)]
 
     @property
     def trace_(self) -> dict[str, Any]:
-        """The parameters that were found, in the form of `DGP.trace_`."""
-        check_is_fitted(self, "ensembles_")
-        return trace_in_words(self._parts[0].trained.trace)
+        """The estimated parameters, in the form of `DGP.trace_`."""
+        return trace_in_words(self._fitted().structures[0].trace)
 
     def loo(self) -> tuple[np.ndarray, np.ndarray]:
-        """Mean and standard deviation at each training row with that row's input left out.
+        """Mean and standard deviation at each training row, without all runs of its input.
 
-        Exact, in closed form, with all parameters kept.
+        Exact, in closed form, with the parameters of the fit.
         """
         return self._closed_form_loo()

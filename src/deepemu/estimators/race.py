@@ -5,40 +5,41 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from deepemu.core.ensemble import Ensemble
-from deepemu.data.sites import Replicates
+from deepemu.core.ensemble import Imputed
+from deepemu.data.sites import SiteData
 from deepemu.estimators.base import child_seed
 from deepemu.posterior import stacking
-from deepemu.posterior.stacking import Gain, Observed, Part
-from deepemu.training.candidates import KERNELS, Candidate, Deep, words
+from deepemu.posterior.stacking import Gain, Judged
+from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
+from deepemu.training.structures import KERNELS, DeepGP, Structure, words
 
-# A node is a copy if an input explains so much of its variance.
+# A node is a copy of an input that explains this share of its variance.
 COPY = 0.99
 DEEPEST = 3
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What the user of a race decides: how deep, how many chains, and how a deep structure of a
-    depth, kernel, number of chains and width (None: the default) is built."""
+    """Settings of a race: largest depth, number of chains, and a function that builds a deep
+    structure from depth, kernel, number of chains and width (None: the default)."""
 
     max_depth: int
     n_chains: int
     shows_progress: bool
-    deep: Callable[[int, str, int, int | None], Deep]
+    deep: Callable[[int, str, int, int | None], DeepGP]
 
 
 class Race:
-    """Structures that are trained one after the other, as long as it pays."""
+    """Structures trained one after the other, as long as held-out predictions improve."""
 
-    def __init__(self, rules: Rules, seed: int, sites: Replicates, observed: Observed) -> None:
-        self._rules, self._seed, self._sites, self._observed = rules, seed, sites, observed
-        self.parts: list[Part] = []
+    def __init__(self, rules: Rules, seed: int, sites: SiteData, judged: Judged) -> None:
+        self._rules, self._seed, self._sites, self._judged = rules, seed, sites, judged
+        self.trained: list[Trained] = []
         self.decisions: list[str] = []
 
-    def run(self, shallow: Sequence[Candidate]) -> None:
-        self._add(shallow)
+    def run(self, plain: Sequence[Structure]) -> None:
+        self._add(plain)
         if self._rules.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
             return
         self._add([self._deep(2, kernel, N_FOLDS) for kernel in KERNELS])
@@ -54,32 +55,32 @@ class Race:
         if deeper.is_clear and self._rules.max_depth >= DEEPEST:
             self._add([self._deep(DEEPEST, kernels[0], N_FOLDS, width)])
 
-    def _add(self, candidates: Sequence[Candidate]) -> None:
+    def _add(self, structures: Sequence[Structure]) -> None:
         """Train some more, unless a Ctrl-C has ended the race."""
-        for candidate in candidates:
+        for structure in structures:
             if not self._interrupted:
-                seed = child_seed(self._seed, len(self.parts))
+                seed = child_seed(self._seed, len(self.trained))
                 shows = self._rules.shows_progress
-                self.parts.append(Part(candidate, candidate.train(seed, self._sites, shows)))
+                self.trained.append(structure.train(seed, self._sites, shows))
 
     @property
     def _interrupted(self) -> bool:
-        return any(part.trained.interrupted for part in self.parts)
+        return any(each.interrupted for each in self.trained)
 
-    def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None = None) -> Deep:
+    def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None = None) -> DeepGP:
         return self._rules.deep(depth, kernel, n_chains, width)
 
     def _gains_by_depth(self, what: str) -> Gain:
-        deep = [part for part in self.parts if part.candidate.network.depth > 1]
-        plain = [part for part in self.parts if part.candidate.network.depth == 1]
-        found = stacking.gain(deep, plain, self._observed)
-        self.decisions.append(f"Gain of {what}, in held-out log density a row: {found}.")
+        deep = [each for each in self.trained if each.structure.network.depth > 1]
+        plain = [each for each in self.trained if each.structure.network.depth == 1]
+        found = stacking.gain(deep, plain, self._judged)
+        self.decisions.append(f"Gain of {what}, in held-out log density per row: {found}.")
         return found
 
     def _kernels_in_play(self) -> list[str]:
-        """The kernels of two layers, the better one first; a clear loser is left out."""
-        first, second = self.parts[-len(KERNELS) :]
-        found = stacking.gain([first], [second], self._observed)
+        """The kernels of two layers, the better one first; a clearly worse one is dropped."""
+        first, second = self.trained[-len(KERNELS) :]
+        found = stacking.gain([first], [second], self._judged)
         self.decisions.append(
             f"Gain of {words(KERNELS[0])} over {words(KERNELS[1])}, likewise: {found}."
         )
@@ -87,11 +88,9 @@ class Race:
         return best[:1] if found.is_clear or found.is_clear_loss else best
 
     def _pruned_width(self) -> int | None:
-        """The width without nodes that copy an input in all chains so far; None: as it was."""
-        deep = [
-            part.trained.ensemble for part in self.parts if part.trained.ensemble.members.latents
-        ]
-        copies = np.all([_copies(ensemble) for ensemble in deep], axis=0)
+        """The width without nodes that copy an input in all chains so far; None: unchanged."""
+        deep = [each.imputed for each in self.trained if each.structure.network.depth > 1]
+        copies = np.all([_copies(imputed) for imputed in deep], axis=0)
         if not copies.any():
             return None
         kept = max(int((~copies).sum()), 1)
@@ -102,11 +101,11 @@ class Race:
         return kept
 
 
-def _copies(ensemble: Ensemble) -> np.ndarray:
-    """Which nodes (P,) of the first layer are straight lines in one input, in all members."""
-    used = np.asarray(ensemble.data.counts) > 0
-    x = _standardised(np.asarray(ensemble.data.x)[used])
-    latents = np.asarray(ensemble.members.latents[0])[:, used]
+def _copies(imputed: Imputed) -> np.ndarray:
+    """Mask (P,) of the nodes of the first layer that are linear in one input in all imputations."""
+    used = np.asarray(imputed.data.used) > 0
+    x = _standardised(np.asarray(imputed.data.x)[used])
+    latents = np.concatenate(imputed.members.latents[0])[:, used]
     squares = np.stack([(_standardised(w).T @ x / len(x)) ** 2 for w in latents])
     return np.all(squares.max(axis=2) > COPY, axis=0)
 

@@ -23,7 +23,7 @@ DTYPES = [np.dtype(kind) for kind in ("f8", "i4", "i8", "u4", "?")]
 
 
 def write(path: PathLike, header: dict[str, Any], arrays: Sequence[np.ndarray]) -> None:
-    """Put a whole new file in the place of ``path``, or leave what is there."""
+    """Replace ``path`` by a complete new file, or leave it unchanged."""
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(HEADER, json.dumps(header, allow_nan=False))
         for number, array in enumerate(arrays):
@@ -32,14 +32,14 @@ def write(path: PathLike, header: dict[str, Any], arrays: Sequence[np.ndarray]) 
 
 
 def read(path: PathLike) -> tuple[dict[str, Any], list[np.ndarray]]:
-    """Header and arrays; a `FileError` says what is wrong with a file that is not as written."""
+    """Header and arrays; a `FileError` for a file that `write` did not make."""
     with Path(path).open("rb") as file:
         try:
             with zipfile.ZipFile(file) as archive:
                 _require_plain(archive, os.fstat(file.fileno()).st_size)
                 n_arrays = len(archive.namelist()) - 1
                 return _header(archive), [_array(archive, _name(k)) for k in range(n_arrays)]
-        except Exception as error:  # readers of zip, JSON and NumPy raise all kinds for bad bytes
+        except Exception as error:  # readers of zip, JSON and NumPy raise many types
             raise FileError(
                 f"{os.fspath(path)} is not an emulator, or is damaged or cut short ({error}); "
                 "fetch or write it again."
@@ -51,7 +51,7 @@ def _name(number: int) -> str:
 
 
 def _require_plain(archive: zipfile.ZipFile, size: int) -> None:
-    """Exactly the members that `write` makes, none of which unpacks to more than is there."""
+    """Require exactly the members that `write` makes, none larger than the file."""
     members, names = archive.infolist(), archive.namelist()
     if sorted(names) != sorted([HEADER, *map(_name, range(len(names) - 1))]):
         raise ValueError("its parts have other names")
@@ -68,7 +68,7 @@ def _header(archive: zipfile.ZipFile) -> dict[str, Any]:
 
 
 def _array(archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of plain numbers, whose header promises as many as there are."""
+    """An array of plain numbers, of the size that its header announces."""
     content = archive.read(name)
     member = io.BytesIO(content)
     reader = {

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: a file is complete or absent."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ PathLike = str | os.PathLike[str]
 
 @contextmanager
 def replacing(path: PathLike) -> Iterator[IO[bytes]]:
-    """A file to write to that takes the place of ``path`` at the end, unless something fails."""
+    """A file to write to, which replaces ``path`` at the end unless an error is raised."""
     target = _target_of(path)
     beside = target.with_name(f".{uuid.uuid4().hex}.part")
     try:
@@ -29,21 +29,21 @@ def replacing(path: PathLike) -> Iterator[IO[bytes]]:
     except OSError as error:
         if error.errno is None:
             raise
-        # The name that the user knows, not that of the file beside it.
+        # The name that the user gave, not that of the temporary file.
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
 
 
 def _keep_mode(target: Path, beside: Path) -> None:
-    """A file that only its owner may read stays one, where the file system knows of modes."""
+    """Keep the permissions of the old file, where the file system has any."""
     if target.exists():
         with suppress(OSError):
             shutil.copymode(target, beside)
 
 
 def require_writable(path: PathLike) -> None:
-    """Say before long work that its result could not be written."""
+    """Raise before long work if its result could not be written."""
     target = _target_of(path)
     try:
         with tempfile.TemporaryFile(dir=target.parent):
@@ -56,12 +56,12 @@ def require_writable(path: PathLike) -> None:
 
 
 def _target_of(path: PathLike) -> Path:
-    """The file that a path leads to; nothing takes the place of a folder, a pipe or a device."""
+    """The file that a path leads to; a folder, a pipe or a device is never replaced."""
     try:
         target = Path(path).resolve()
     except (RuntimeError, OSError) as error:
         raise FileError(f"{path} is a link that leads nowhere; name a file to write to.") from error
     if target.exists() and not target.is_file():
-        what = "a folder" if target.is_dir() else "no regular file"
+        what = "a folder" if target.is_dir() else "not a regular file"
         raise FileError(f"{path} is {what}; name a file to write to.")
     return target

@@ -1,10 +1,10 @@
 """Records of the package as JSON and a list of arrays, and back.
 
-Only what is listed in `RECORDS` and plain Python values can be written or read: decoding a tree
-calls constructors of frozen dataclasses and nothing else.
+The names of records and fields in files are listed here, so that classes and attributes can be
+renamed without breaking files. Only listed records and plain Python values can be written or read:
+decoding a tree calls constructors of frozen dataclasses and nothing else.
 """
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -14,44 +14,85 @@ import numpy as np
 
 from deepemu import diagnostics
 from deepemu.core import distributions
-from deepemu.core.inference import impute, m_step, sem
+from deepemu.core.inference import impute, m_step, sem, steps
 from deepemu.core.kernels import families
-from deepemu.core.model import network, priors
-from deepemu.data import scaling, sites
-from deepemu.ensembles import assembly
-from deepemu.errors import InputError
-from deepemu.estimators import base
-from deepemu.posterior import stacking, summary
-from deepemu.training import candidates, chains, folds, plan
-from deepemu.training.layers import Layer
+from deepemu.core.model import network, observation, priors
+from deepemu.core.nodes import solvers
+from deepemu.errors import InputError, Message, Setting
+from deepemu.observations import gaussian
+from deepemu.posterior import summary
+from deepemu.training import folds, layers, plan
 
-RECORDS: dict[str, type] = {
-    kind.__name__.lstrip("_"): kind
-    for kind in (
-        families.SquaredExponential, families.Matern32, families.Matern52,
-        priors.Flat, priors.Gamma, priors.InverseGamma, priors.Independent, priors.Reference,
-        network.Network, network.LayerSpec, network.LayerParams, network.Data,
-        distributions.Gaussian,
-        impute.NodeWise, impute.LayerWise, impute.Imputation,
-        m_step.InTurn, m_step.Together, m_step.Maximise, m_step.Sample,
-        sem.Schedule, sem.Chain, sem.Trace,
-        plan.Averaged, plan.Drawn, plan.Sampling, assembly.Imputed,
-        folds.HeldOut, plan.Plan, chains.Trained, candidates.Shallow, candidates.Deep,
-        stacking.Part, stacking.Stacked, summary.Line, summary.Mixing, summary.Report,
-        diagnostics.CoverageTable, scaling.Scaling, sites.Replicates, base.Fitted,
-        Layer,
-    )
-}  # fmt: skip
-NAMES = {kind: name for name, kind in RECORDS.items()}
 Json = Any
+# The name in files, the class, and the names of its fields in files (= the attribute, if its name
+# differs).
+RECORDS: tuple[tuple[str, type, str], ...] = (
+    ("squared exponential", families.SquaredExponential, ""),
+    ("matern 3/2", families.Matern32, ""),
+    ("matern 5/2", families.Matern52, ""),
+    ("flat", priors.Flat, ""),
+    ("gamma", priors.Gamma, "shape rate"),
+    ("inverse gamma", priors.InverseGamma, "shape scale"),
+    ("independent", priors.Independent, "lengthscale nugget"),
+    ("reference", priors.Reference, "exponent"),
+    ("gaussian noise", gaussian.GaussianNoise, ""),
+    ("interpolated", gaussian.Interpolated, ""),
+    ("dense", type(solvers.SOLVERS["dense"]), ""),
+    ("network", network.Network, "n_inputs layers observation solver"),
+    (
+        "nodes",
+        network.LayerSpec,
+        "kernel reads prior shared_lengthscale free_scale free_nugget sources",
+    ),
+    ("parameters", network.LayerParams, "log_lengthscale log_scale log_nugget"),
+    ("units", observation.Units, "shift size"),
+    ("moments", distributions.Gaussian, "mean var"),
+    ("node by node", steps.NodeWise, ""),
+    ("layer by layer", steps.LayerWise, ""),
+    ("maximise", m_step.Maximise, ""),
+    ("sample", m_step.Sample, ""),
+    (
+        "plan",
+        plan.Plan,
+        "moves m_step n_chains n_iter burn_in n_sweeps n_scoring n_imputations bracket "
+        "stops_early n_folds",
+    ),
+    ("imputation", impute.Imputation, "latents angles evaluations sweeps"),
+    ("chain", sem.Chain, "params imputation"),
+    ("trace", sem.Trace, "params log_density"),
+    ("held out", folds.HeldOut, "latents mask"),
+    ("layer", layers.Layer, "width kernel lengthscale connect_input reads prior scale nugget "
+                            "sources name"),
+    ("line", summary.Line, "label votes crps log_score coverage"),
+    ("mixing", summary.Mixing, "label n_iterations rhat effective angle evaluations"),
+    (
+        "report",
+        summary.Report,
+        "n_rows lines mixing scale prediction_rhat effective_chains troubles intervals decisions",
+    ),
+    ("coverage", diagnostics.CoverageTable, "levels n_inside n"),
+    ("setting", Setting, "name value"),
+)  # fmt: skip
 
 
-def encode(value: Any, arrays: list[np.ndarray]) -> Json:  # noqa: PLR0911
-    """The JSON of a value; arrays go to the end of ``arrays`` and are named by their number."""
+def _fields(listed: str) -> dict[str, str]:
+    """Name in files: attribute."""
+    pairs = (each.partition("=") for each in listed.split())
+    return {stored: attribute or stored for stored, _, attribute in pairs}
+
+
+NAMES = {kind: (name, _fields(listed)) for name, kind, listed in RECORDS}
+KINDS = {name: (kind, _fields(listed)) for name, kind, listed in RECORDS}
+
+
+def encode(value: Any, arrays: list[np.ndarray]) -> Json:  # noqa: C901, PLR0911
+    """The JSON of a value; arrays are appended to ``arrays`` and referred to by number."""
     inside = lambda each: encode(each, arrays)  # noqa: E731
     match value:
         case np.generic():
             return inside(value.item())
+        case Message():
+            return {"message": [inside(part) for part in value.parts]}
         case None | bool() | int() | str():
             return value
         case float():
@@ -68,60 +109,72 @@ def encode(value: Any, arrays: list[np.ndarray]) -> Json:  # noqa: PLR0911
         case np.random.RandomState():
             return {"random_state": inside(value.get_state())}
         case _ if type(value) in NAMES:
-            fields = {f.name: inside(getattr(value, f.name)) for f in dataclasses.fields(value)}
-            return {"record": NAMES[type(value)], "fields": fields}
+            name, fields = NAMES[type(value)]
+            held = {stored: inside(getattr(value, attr)) for stored, attr in fields.items()}
+            return {"record": name, "fields": held}
     raise InputError(
         f"{value!r} is a {type(value).__name__}, which cannot be saved; use one of the package's "
         "own objects, or numbers and names, instead."
     )
 
 
-def decode(tree: Json, arrays: list[np.ndarray]) -> Any:
-    """The value that was encoded; a ValueError, TypeError, KeyError or IndexError if none was."""
+def decode(tree: Json, arrays: list[np.ndarray], record: Callable[[str, dict], Any] | None = None):  # type: ignore[no-untyped-def]
+    """The value that was encoded; a ValueError, TypeError, KeyError or IndexError for invalid JSON.
+
+    ``record`` makes a value of a record's name and fields, by default the class of that name.
+    """
     if not isinstance(tree, dict):
         if isinstance(tree, list):
             raise TypeError("a bare list stands for nothing")
         return tree
     kind = next(iter(tree), "nothing")
-    return _DECODERS[kind](tree, arrays)
+    return _DECODERS[kind](tree, arrays, record or _record)
 
 
-def _items(tree: Json, arrays: list[np.ndarray]) -> list[Any]:
+Make = Callable[[str, dict[str, Any]], Any]
+
+
+def _items(tree: Json, arrays: list[np.ndarray], record: Make) -> list[Any]:
     (items,) = tree.values()
-    return [decode(each, arrays) for each in items]
+    return [decode(each, arrays, record) for each in items]
 
 
-def _array(tree: Json, arrays: list[np.ndarray]) -> np.ndarray:
+def _array(tree: Json, arrays: list[np.ndarray], record: Make) -> np.ndarray:
     number = tree["array"]
     if not 0 <= number < len(arrays):
         raise IndexError(f"there is no array {number}")
     return arrays[number]
 
 
-def _dict(tree: Json, arrays: list[np.ndarray]) -> dict[str, Any]:
-    return {key: decode(each, arrays) for key, each in tree["dict"].items()}
+def _dict(tree: Json, arrays: list[np.ndarray], record: Make) -> dict[str, Any]:
+    return {key: decode(each, arrays, record) for key, each in tree["dict"].items()}
 
 
-def _record(tree: Json, arrays: list[np.ndarray]) -> Any:
-    kind = RECORDS[tree["record"]]
-    fields = {name: decode(each, arrays) for name, each in tree["fields"].items()}
-    if set(fields) != {field.name for field in dataclasses.fields(kind)}:
-        raise ValueError(f"a {tree['record']} has other fields")
-    return kind(**fields)
+def _record(name: str, fields: dict[str, Any]) -> Any:
+    kind, names = KINDS[name]
+    if set(fields) != set(names):
+        raise ValueError(f"a {name} has other fields")
+    return kind(**{names[stored]: value for stored, value in fields.items()})
 
 
-def _random_state(tree: Json, arrays: list[np.ndarray]) -> np.random.RandomState:
+def _decode_record(tree: Json, arrays: list[np.ndarray], record: Make) -> Any:
+    fields = {name: decode(each, arrays, record) for name, each in tree["fields"].items()}
+    return record(tree["record"], fields)
+
+
+def _random_state(tree: Json, arrays: list[np.ndarray], record: Make) -> np.random.RandomState:
     generator = np.random.RandomState()  # noqa: NPY002
-    generator.set_state(decode(tree["random_state"], arrays))
+    generator.set_state(decode(tree["random_state"], arrays, record))
     return generator
 
 
-_DECODERS: dict[str, Callable[[Json, list[np.ndarray]], Any]] = {
-    "float": lambda tree, _: float(tree["float"]),
+_DECODERS: dict[str, Callable[[Json, list[np.ndarray], Make], Any]] = {
+    "float": lambda tree, *_: float(tree["float"]),
     "array": _array,
-    "tuple": lambda tree, arrays: tuple(_items(tree, arrays)),
+    "tuple": lambda tree, *others: tuple(_items(tree, *others)),
     "list": _items,
     "dict": _dict,
+    "message": lambda tree, *others: Message(*_items(tree, *others)),
     "random_state": _random_state,
-    "record": _record,
+    "record": _decode_record,
 }

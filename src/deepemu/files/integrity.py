@@ -1,4 +1,4 @@
-"""Whether what a file holds goes together, so that a made-up one is refused before it is used."""
+"""Consistency checks on a loaded file; a corrupt or forged one is rejected before it is used."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,29 +8,27 @@ import numpy as np
 
 from deepemu.core.distributions import Gaussian
 from deepemu.core.model.network import Network
-from deepemu.data.sites import pack
-from deepemu.ensembles import assembly
-from deepemu.estimators.base import Fitted
-from deepemu.posterior.stacking import Part, Stacked
+from deepemu.data.runs import Runs
+from deepemu.files.state import State, n_members
 from deepemu.posterior.summary import Report
-from deepemu.runtime import devices, padding
+from deepemu.runtime import padding
 
-# Factors of more sites than that do not fit into a machine's memory.
+# Factors of more sites than this do not fit into memory.
 MOST_SITES = 20_000
-# Logarithms of numbers, and hidden variables of order one, whose squares must be numbers too.
+# Bounds on logarithms, and on hidden variables of order one, whose squares must be finite too.
 LARGEST_LOGARITHM, LARGEST_LATENT = 300.0, 1e100
 Shape = tuple[int, ...]
 
 
-def require_sound(data: Fitted, parts: list[Part], stacked: Stacked, report: Report) -> None:
-    """A ValueError, or another error, for whatever nothing would complain about before a
-    prediction is wrong."""
-    _require_data(data)
-    for part in parts:
-        _require_part(part, data)
-    n_chains = sum(len(part.trained.chains) for part in parts)
-    _require_votes(stacked, n_chains, data)
-    _require_words(report)
+def require_sound(state: State, runs: Runs) -> None:
+    """Raise a ValueError, or another error, for any inconsistency that would only show as a wrong
+    prediction."""
+    _require_runs(state["runs"], runs)
+    for structure in state["structures"]:
+        _require_structure(structure, runs)
+    n_chains = sum(len(structure["chains"]) for structure in state["structures"])
+    _require_weights(state, n_chains, runs)
+    _require_words(state["report"])
 
 
 def _require_finite(array: Any, shape: Shape, what: str, largest: float = np.inf) -> None:
@@ -40,44 +38,37 @@ def _require_finite(array: Any, shape: Shape, what: str, largest: float = np.inf
         raise ValueError(f"{what} is not {shape} finite numbers")
 
 
-def _require_places(array: Any, shape: Shape, count: int, what: str) -> None:
-    places = np.asarray(array)
-    inside = places.dtype.kind in "iu" and np.all((places >= 0) & (places < count))
-    if places.shape != shape or not inside:
-        raise ValueError(f"{what} are not {shape} numbers below {count}")
-
-
-def _require_data(data: Fitted) -> None:
-    (n, d), (_, q), n_sites = data.x.shape, data.y.shape, len(data.sites.x)
-    scaling, sites = data.scaling, data.sites
+def _require_runs(held: State, runs: Runs) -> None:
+    (n, d), (_, q) = runs.x.shape, runs.y.shape
     shapes = {
-        "x": (data.x, (n, d)), "y": (data.y, (n, q)),
-        "x_low": (scaling.x_low, (d,)), "x_span": (scaling.x_span, (d,)),
-        "y_mean": (scaling.y_mean, (q,)), "y_std": (scaling.y_std, (q,)),
-        "x of sites": (sites.x, (n_sites, d)), "y of sites": (sites.y, (n_sites, q)),
-        "counts": (sites.counts, (n_sites,)), "squares": (sites.squares, (n_sites, q)),
+        "x": (runs.x, (n, d)), "y": (runs.y, (n, q)),
+        "low": (runs.scale.low, (d,)), "span": (runs.scale.span, (d,)),
+        "shift": (held["units"].shift, (q,)), "size": (held["units"].size, (q,)),
     }  # fmt: skip
     for name, (array, shape) in shapes.items():
         _require_finite(array, shape, name)
-    if not np.all(np.concatenate([scaling.x_span, scaling.y_std, sites.counts]) > 0.0):
-        raise ValueError("spans and counts are not all positive")
-    _require_places(sites.site_of_row, (n,), n_sites, "sites of rows")
-    for names, count in ((data.output_names, q), (data.input_names, d)):
+    if not np.all(np.concatenate([runs.scale.span, np.asarray(held["units"].size)]) > 0.0):
+        raise ValueError("spans and sizes are not all positive")
+    if runs.sites.n_sites > MOST_SITES:
+        raise ValueError("there are more runs than fit into memory")
+    for names, count in ((runs.columns.outputs, q), (runs.columns.inputs, d)):
         if len(set(names)) != count or not all(isinstance(name, str) for name in names):
             raise ValueError("columns have no names of their own")
-    if not all(isinstance(flag, bool) for flag in (data.one_dimensional, data.compares_names)):
-        raise ValueError("a word of yes or no is missing")
+    flags = runs.columns.one_dimensional, runs.columns.compares_names
+    if not all(isinstance(flag, bool) for flag in flags):
+        raise ValueError("one_dimensional and compares_names must be booleans")
 
 
-def _require_votes(stacked: Stacked, n_chains: int, data: Fitted) -> None:
-    _require_finite(stacked.weights, (n_chains,), "weights")
-    _require_finite(stacked.scale, (data.y.shape[1],), "scale")
-    if not (np.all(stacked.weights >= 0.0) and np.isclose(stacked.weights.sum(), 1.0)):
+def _require_weights(state: State, n_chains: int, runs: Runs) -> None:
+    weights, stretch = state["weights"], state["stretch"]
+    _require_finite(weights, (n_chains,), "weights")
+    _require_finite(stretch, (runs.y.shape[1],), "stretch")
+    if not (np.all(weights >= 0.0) and np.isclose(weights.sum(), 1.0)):
         raise ValueError("weights do not add up to one")
-    if not np.all(stacked.scale > 0.0):
-        raise ValueError("scales are not all positive")
-    if stacked.held_out is not None:
-        _require_moments(stacked.held_out, data.sites.y.shape)
+    if not np.all(stretch > 0.0):
+        raise ValueError("stretches are not all positive")
+    if state["held_out"] is not None:
+        _require_moments(state["held_out"], (runs.sites.n_sites, runs.y.shape[1]))
 
 
 def _require_moments(moments: Gaussian, shape: Shape) -> None:
@@ -87,53 +78,37 @@ def _require_moments(moments: Gaussian, shape: Shape) -> None:
         raise ValueError("a held-out variance is negative")
 
 
-def _require_part(part: Part, data: Fitted) -> None:
-    """Networks of the data that the file says they are of, with parameters that are numbers."""
-    imputed: assembly.Imputed = part.trained.ensemble  # type: ignore[assignment]
-    network, trained, n_chains = imputed.network, part.trained, len(part.trained.chains)
-    n_sites, q = data.sites.y.shape
-    if part.candidate.network != network:
-        raise ValueError("a structure has two networks")
-    if (network.n_inputs, network.n_outputs) != (data.x.shape[1], q):
+def _require_structure(state: State, runs: Runs) -> None:
+    """A network that fits the runs, with finite parameters and latents."""
+    network, n_chains, n_sites = state["network"], len(state["chains"]), runs.sites.n_sites
+    width = network.observation.n_latents(runs.y.shape[1])
+    if (network.n_inputs, network.layers[-1].width) != (runs.x.shape[1], width):
         raise ValueError("a network has other inputs or outputs")
-    if n_sites > MOST_SITES or not _same_data(imputed, data):
-        raise ValueError("a structure is of other data")
-    _require_params(part.candidate.start, network, ())
-    _require_networks(imputed, n_chains, padding.bucket(n_sites))
-    for chain in trained.chains:
+    rows, members = padding.bucket(n_sites), n_members(state)
+    n_sets = np.shape(jax.tree.leaves(state["params"])[0])[1]
+    if n_sets not in (1, members):
+        raise ValueError("there are as many sets of parameters as neither chains nor networks")
+    _require_params(state["start"], network, ())
+    _require_params(state["params"], network, (n_chains, n_sets))
+    _require_latents(state["latents"], network, (n_chains, members, rows))
+    for chain in state["chains"]:
         _require_params(chain.params, network, ())
-        _require_latents(chain.imputation.latents, network, (padding.bucket(n_sites),))
-    _require_trace(part, n_chains)
-    if trained.held_out is not None:
-        _require_moments(trained.held_out.moments, (n_chains, n_sites, q))
-        if np.shape(trained.held_out.unseen) != (n_chains, n_sites):
+        _require_latents(chain.imputation.latents, network, (rows,))
+    _require_trace(state, n_chains)
+    if state["held_out"] is not None:
+        _require_moments(state["held_out"].latents, (n_chains, n_sites, width))
+        if np.shape(state["held_out"].mask) != (n_chains, n_sites):
             raise ValueError("it is not said which sites were held out")
 
 
-def _same_data(imputed: assembly.Imputed, data: Fitted) -> bool:
-    with devices.float64():
-        leaves = [jax.tree.leaves(each) for each in (imputed.data, pack(data.sites))]
-        return all(np.array_equal(mine, its) for mine, its in zip(*leaves, strict=True))
-
-
-def _require_networks(imputed: assembly.Imputed, n_chains: int, n_rows: int) -> None:
-    members = np.shape(imputed.chain)
-    n_sets = len(jax.tree.leaves(imputed.params)[0])
-    _require_places(imputed.chain, members, n_chains, "chains of networks")
-    _require_places(imputed.params_of, members, n_sets, "parameters of networks")
-    _require_finite(imputed.weights, members, "weights of networks")
-    _require_params(imputed.params, imputed.network, (n_sets,))
-    _require_latents(imputed.latents, imputed.network, (*members, n_rows))
-
-
-def _require_trace(part: Part, n_chains: int) -> None:
-    trace = part.trained.trace
+def _require_trace(state: State, n_chains: int) -> None:
+    trace = state["trace"]
     n_iterations = np.shape(trace.log_density)[1]
     if np.shape(trace.log_density) != (n_chains, n_iterations):
         raise ValueError("the trace is of other chains")
-    if part.trained.n_together not in range(n_iterations + 1):
+    if state["n_together"] not in range(n_iterations + 1):
         raise ValueError("more iterations had all sites than there are")
-    _require_params(trace.params, part.candidate.network, (n_chains, n_iterations))
+    _require_params(trace.params, state["network"], (n_chains, n_iterations))
 
 
 def _require_params(params: Any, network: Network, leading: Shape) -> None:
@@ -148,7 +123,7 @@ def _of_params(network: Network) -> Iterator[Shape]:
 
 
 def _require_latents(latents: Any, network: Network, leading: Shape) -> None:
-    for leaf, spec in zip(latents, network.layers[:-1], strict=True):
+    for leaf, spec in zip(latents, network.layers[: network.n_imputed], strict=True):
         _require_finite(leaf, (*leading, spec.width), "a hidden variable", LARGEST_LATENT)
 
 

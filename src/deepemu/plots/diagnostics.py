@@ -1,4 +1,4 @@
-"""Figures of how well an emulator predicts and whether its chains agree.
+"""Figures of held-out predictions and of the agreement of chains.
 
 Matplotlib is imported when a figure is asked for.
 """
@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 import io
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import binom
 
 from deepemu.convergence import split_rhat
 from deepemu.data.checks import checked, real_array
@@ -31,6 +30,8 @@ from deepemu.plots.style import (
     name,
     named,
 )
+from deepemu.posterior.posterior import Posterior
+from deepemu.training.chains import Trained
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,13 +63,13 @@ def plot_diagnostics(
     units are better drawn one at a time. A fifth shows ``weights``, one for each of the components
     named by ``labels``; a sixth the ``trace`` of the log density, (chains, iterations), whose title
     says what is ``traced`` and gives ``rhat`` (a number, or several by name; unless given, the
-    split R-hat of the second half of the trace). Its vertical axis leaves out what only the first
-    tenth of the iterations reach.
-    Grey bands hold 95 % of what right predictions would give, if the outputs were independent.
+    split R-hat of the second half of the trace). Its vertical axis omits values that only the first
+    tenth of the iterations reach. Grey bands are 95 % intervals for calibrated predictions of
+    independent outputs.
 
-    The figure belongs to the caller alone: pyplot does not know it, so nothing need be closed
-    and ``plt.show()`` does not show it. A notebook shows it as the value of a cell;
-    ``figure.savefig("diagnostics.png")`` needs no display.
+    The figure is not registered with pyplot: it need not be closed, and ``plt.show()`` does not
+    show it. A notebook shows it as the value of a cell; ``figure.savefig("diagnostics.png")`` needs
+    no display.
     """
     y, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
     panels: list[Panel] = [
@@ -81,6 +82,27 @@ def plot_diagnostics(
         )
     ]
     return _figure_of(panels + _weights_panel(weights, labels) + _trace_panel(trace, rhat, traced))
+
+
+def diagnostics_of(posterior: Posterior, output: int | str) -> Figure:
+    """`plot_diagnostics` of a fit: held-out predictions, or closed-form leave-one-out."""
+    k, held_out = posterior.runs.output_number(output), posterior.held_out
+    shown = posterior.leave_one_out() if held_out is None else held_out
+    structures, deep = posterior.report.lines[:-1], posterior.heaviest(n_hidden=1)
+    return plot_diagnostics(
+        posterior.runs.y[:, k], shown.mean[:, k], shown.std[:, k],
+        weights=[line.weight for line in structures],
+        labels=[line.label for line in structures],
+        predictions="Conditional leave-one-out" if held_out is None else "Held-out",
+        output=posterior.runs.columns.outputs[k],
+        **({} if deep is None else _late_trace(deep[0])),
+    )  # fmt: skip
+
+
+def _late_trace(trained: Trained) -> dict[str, Any]:
+    """The log density of the iterations with all rows."""
+    path = np.asarray(trained.trace.log_density)[:, -trained.n_together :]
+    return {"trace": path, "traced": trained.structure.label}
 
 
 def _weights_panel(weights: ArrayLike | None, labels: Sequence[str] | None) -> list[Panel]:
@@ -113,7 +135,7 @@ def _trace_panel(
 
 
 def _late_rhat(trace: np.ndarray) -> dict[str, float]:
-    """R-hat after the chains' way from where they started, which would hide how they differ."""
+    """R-hat of the second half: the approach from equal starts would hide how chains differ."""
     return {"second half": float(split_rhat(trace[:, trace.shape[1] // 2 :]))}  # NaN: too short
 
 
@@ -130,7 +152,7 @@ def _rhat_in_words(rhat: Mapping[str, float] | float) -> str:
 def _draw_errors(
     axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, output: str | None = None
 ) -> None:
-    """Errors that are infinite, of predictions without spread, are drawn at the largest other."""
+    """Infinite errors, of predictions without spread, are drawn at the largest finite one."""
     errors = standardised_errors(y, mean, std)
     edge = 1.1 * np.max(np.abs(errors[np.isfinite(errors)]), initial=3.0)
     shown = np.clip(errors, -edge, edge)
@@ -145,7 +167,7 @@ def _draw_errors(
 
 
 def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    low, high = binom.interval(0.95, y.size, 1.0 / N_BINS)
+    low, high = _binomial_interval(y.size, 1.0 / N_BINS)
     axes.axhspan(low, high, color=BAND, linewidth=0, zorder=0)
     axes.axhline(y.size / N_BINS, color=GREY, linewidth=1, zorder=1)
     axes.hist(
@@ -158,12 +180,19 @@ def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> N
 
 def _draw_coverage(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
     observed = [coverage(y, mean, std, level) for level in LEVELS]
-    low, high = binom.interval(0.95, y.size, LEVELS)
+    low, high = _binomial_interval(y.size, LEVELS)
     axes.fill_between(LEVELS, low / y.size, high / y.size, color=BAND, linewidth=0, zorder=0)
     axes.plot([0.0, 1.0], [0.0, 1.0], color=GREY, linewidth=1, zorder=1)
     axes.plot(LEVELS, observed, "o-", color=BLUE, markersize=4, linewidth=1.2, label="observed")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02))
     name(axes, "Coverage of central intervals", "nominal level", "share of outputs inside")
+
+
+def _binomial_interval(n: int, probability: ArrayLike) -> tuple[Any, Any]:
+    """The central 95 % of a binomial count."""
+    from scipy.stats import binom  # slow to import, like matplotlib
+
+    return binom.interval(0.95, n, probability)
 
 
 def _draw_weights(axes: Axes, weights: np.ndarray, labels: Sequence[str]) -> None:
@@ -214,7 +243,7 @@ def _empty_figure(width: float, height: float) -> Figure:
             "plot_diagnostics needs matplotlib: pip install 'deepemu[plot]'"
         ) from error
     figure = Figure(figsize=(width, height), layout="constrained")
-    # Notebooks know how to show a figure only once pyplot is loaded, unless it says so itself.
+    # A notebook can show a figure only once pyplot is loaded, unless the figure does it itself.
     figure._repr_png_ = functools.partial(_png, figure)  # type: ignore[attr-defined]
     return figure
 

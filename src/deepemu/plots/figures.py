@@ -1,8 +1,8 @@
 """Figures of a fitted emulator: functions that draw on Axes and return them.
 
 All take an ``ax`` (or make a figure of their own, which pyplot knows), take outputs and inputs by
-number, from 0, or by name, label axes with the names of the columns, and use colours that the
-common kinds of colour blindness leave apart. Matplotlib is imported when a figure is asked for.
+number, from 0, or by name, label axes with the names of the columns, and use colours that are safe
+for the common kinds of colour blindness. Matplotlib is imported when a figure is asked for.
 """
 
 from __future__ import annotations
@@ -15,38 +15,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deepemu.core.model.network import Network
-from deepemu.data.checks import checked, place_of, require_choice
+from deepemu.data.checks import check_is_fitted, checked, place_of, require_choice
 from deepemu.errors import InputError
 from deepemu.plots.style import (
     BLUE,
     GREY,
     OF_CHAINS,
     VERMILION,
-    Z_95,
     draw_predictions,
     name,
     named,
 )
-from deepemu.posterior.stacking import Part
-from deepemu.training.candidates import trace_in_words
+from deepemu.training.chains import Trained
+from deepemu.training.structures import trace_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from deepemu.estimators.base import BaseEmulator
 
-__all__ = [
-    "plot_fit",
-    "plot_hidden",
-    "plot_left_out",
-    "plot_predictions",
-    "plot_profile",
-    "plot_slices",
-    "plot_structure",
-    "plot_surface",
-    "plot_traces",
-    "plot_weights",
-]
 N_POINTS, N_GRID = 201, 41
 LONGEST_AT_A_NODE = 18  # letters
 TRACES = {
@@ -55,9 +42,9 @@ TRACES = {
     "nugget": "nuggets of layer {layer}",
     "log_density": "log density",
 }
-# Where a legend covers nothing, in a figure of our own; others' axes may have neighbours there.
+# Beside the axes, in a figure of our own; given axes may have neighbours there.
 BESIDE: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.0, 1.0)}
-SEQUENTIAL = "cividis"  # even to eyes that see no red or green
+SEQUENTIAL = "cividis"  # readable without red or green
 
 
 def plot_fit(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = None) -> Axes:
@@ -69,10 +56,10 @@ def plot_fit(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = No
             "plot_slices or plot_surface."
         )
     ax = _axes(ax)
-    k, x, y = emulator._output_number(output), emulator.training_inputs, emulator.training_outputs
+    k, x, y = _output(emulator, output), emulator.training_inputs, emulator.training_outputs
     margin = 0.03 * np.ptp(x)
     at = np.linspace(x.min() - margin, x.max() + margin, N_POINTS)
-    _draw_band(ax, at, *_predicted(emulator, at[:, None], k))
+    _draw_band(ax, emulator, at, at[:, None], k)
     ax.plot(x[:, 0], y[:, k], "o", color="black", markersize=4, label=f"{len(x)} runs", zorder=3)
     ax.legend(frameon=False, fontsize=9)
     name(ax, "", emulator.input_names[0], emulator.output_names[k])
@@ -83,12 +70,12 @@ def plot_slices(
     emulator: BaseEmulator, at: ArrayLike | None = None, output: int | str = 0, axes: Any = None
 ) -> np.ndarray:
     """Mean and 95 % interval along each input, the others held ``at`` a point or their medians."""
-    k, centre = emulator._output_number(output), _centre(emulator, at)
+    k, centre = _output(emulator, output), _centre(emulator, at)
     d = emulator.n_features_in_
     axes = _grid(axes, 1, d, width=3.2, height=2.9, sharey=True)
     for j, ax in enumerate(axes.flat):
         line = np.linspace(*_range(emulator, j), N_POINTS)
-        _draw_band(ax, line, *_predicted(emulator, along(centre, {j: line}), k))
+        _draw_band(ax, emulator, line, along(centre, {j: line}), k)
         ax.axvline(centre[j], color=GREY, linewidth=0.8, linestyle=":")
         name(ax, "", emulator.input_names[j], emulator.output_names[k] if j == 0 else "")
     return axes
@@ -102,7 +89,7 @@ def plot_surface(
     axes: Any = None,
 ) -> np.ndarray:
     """Mean and standard deviation over two inputs, the others held ``at`` a point."""
-    k, centre = emulator._output_number(output), _centre(emulator, at)
+    k, centre = _output(emulator, output), _centre(emulator, at)
     first, second = _two_inputs(emulator, inputs)
     axes = _grid(axes, 1, 2, width=4.4, height=3.6)
     lines = [np.linspace(*_range(emulator, j), N_GRID) for j in (first, second)]
@@ -112,7 +99,7 @@ def plot_surface(
     for ax, values, what in zip(axes.flat, moments, ("mean", "standard deviation"), strict=True):
         filled = ax.contourf(a, b, values.reshape(a.shape), levels=15, cmap=SEQUENTIAL)
         ax.figure.colorbar(filled, ax=ax)
-        # Runs lie elsewhere in the inputs that are held: they are marked where there are none.
+        # Runs differ in the fixed inputs, so they are marked only where no input is fixed.
         if emulator.n_features_in_ == len(lines):
             ax.plot(x[:, first], x[:, second], "o", color="white", markeredgecolor="black",
                     markersize=4)  # fmt: skip
@@ -123,8 +110,8 @@ def plot_surface(
 
 def plot_left_out(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = None) -> Axes:
     """Predictions of the training runs, each without it, against the runs, with 95 % intervals."""
-    k = emulator._output_number(output)
-    mean, std = (each[:, k] for each in emulator._left_out_rows())
+    k = _output(emulator, output)
+    mean, std = (np.reshape(each, emulator.training_outputs.shape)[:, k] for each in emulator.loo())
     ax = plot_predictions(emulator.training_outputs[:, k], mean, std, ax)
     title = "Runs, each predicted without it"
     name(ax, title, emulator.output_names[k], f"{emulator.output_names[k]}, predicted")
@@ -152,7 +139,7 @@ def plot_predictions(
 def _held_out(
     y: ArrayLike, mean: ArrayLike, std: ArrayLike, output: str | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, str | None]:
-    """Outputs and their predictions in a row, and what the output is called."""
+    """Outputs and their predictions as vectors, and the name of the output."""
     called = getattr(y, "name", None) if output is None else output
     known, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
     return known, mean, std, called
@@ -167,14 +154,14 @@ def plot_profile(
 ) -> Axes:
     """Normalised predictive means against normalised truth, coloured by standard deviation.
 
-    Truth and mean are divided by the range of the truth; standard deviations by their largest. An
-    emulator that knows where it is wrong has its dark points on the diagonal. The axes are named as
-    by `plot_predictions`.
+    Truth and mean are divided by the range of the truth; standard deviations by their largest.
+    Where standard deviations reflect the errors, dark points lie on the diagonal. The axes are
+    named as by `plot_predictions`.
     """
     known, mean, std, called = _held_out(y, mean, std, output)
     span, low = np.ptp(known) or 1.0, known.min()
     ax = _axes(ax)
-    order = np.argsort(std)  # the least sure on top
+    order = np.argsort(std)  # the most uncertain on top
     points = ax.scatter(
         (known[order] - low) / span, (mean[order] - low) / span, c=std[order] / (std.max() or 1.0),
         cmap=SEQUENTIAL, s=14, vmin=0.0, vmax=1.0, zorder=2,
@@ -186,7 +173,7 @@ def plot_profile(
 
 
 def plot_weights(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
-    """The vote of every chain, structure by structure."""
+    """The weight of every chain, structure by structure."""
     ax = _axes(ax)
     lines = emulator.summary().lines[:-1]
     for place, line in enumerate(lines):
@@ -198,7 +185,7 @@ def plot_weights(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
     ax.set_yticks(range(len(lines)), [f"{line.label} ({line.n_chains})" for line in lines])
     ax.invert_yaxis()
     ax.set_xlim(0.0, 1.1)
-    name(ax, "Votes", "weight", "")
+    name(ax, "Weights of chains", "weight", "")
     return ax
 
 
@@ -208,20 +195,20 @@ def plot_traces(
     what: str = "lengthscale",
     ax: Axes | None = None,
 ) -> Axes:
-    """Parameters of a layer (default: the last) along the iterations, a colour a chain.
+    """Parameters of a layer (default: the last) along the iterations, one colour per chain.
 
     ``what`` is "lengthscale", "scale", "nugget" or "log_density", which has no layer. Of the deep
-    structure with the largest vote; a dotted line marks where all rows were added.
+    structure with the largest weight; from the dotted line on, chains have all rows.
     """
     require_choice(what, "what", tuple(TRACES))
-    part, _ = _heaviest(emulator)
-    depth = part.candidate.network.depth
+    trained, _ = _heaviest(emulator)
+    depth = trained.structure.network.depth
     if what == "log_density" and layer is not None:
         raise InputError(f"layer is {layer!r}, but log_density has no layer; leave it out.")
     place = depth - 1 if layer is None else layer
     if not isinstance(place, Integral) or place not in range(depth):
         raise InputError(f"layer is {layer!r}; it must be between 0 and {depth - 1}.")
-    paths = trace_in_words(part.trained.trace)[what]
+    paths = trace_in_words(trained.trace)[what]
     paths = paths if what == "log_density" else paths[place]
     beside = BESIDE if ax is None else {}
     ax = _axes(ax)
@@ -231,25 +218,22 @@ def plot_traces(
         colour = OF_CHAINS[chain % len(OF_CHAINS)]
         lines = ax.plot(at, path, color=colour, linewidth=0.7, alpha=0.7)
         lines[0].set_label(f"chain {chain + 1}")
-    first_together = n_iterations - part.trained.n_together + 1
+    first_together = n_iterations - trained.n_together + 1
     ax.axvline(first_together, color=GREY, linestyle=":", linewidth=1, label="all rows")
     ax.legend(frameon=False, fontsize=8, **beside)
     ax.set_yscale("linear" if what == "log_density" else "log")
-    name(ax, part.candidate.label, "iteration", TRACES[what].format(layer=place + 1))
+    name(ax, trained.structure.label, "iteration", TRACES[what].format(layer=place + 1))
     return ax
 
 
 def plot_hidden(emulator: BaseEmulator, axes: Any = None) -> np.ndarray:
     """Nodes of the first hidden layer against the inputs: how the inputs are warped.
 
-    Of the chain with the largest vote; a colour for each imputation that is kept.
+    Of the chain with the largest weight; one colour per imputation that is kept.
     """
-    part, votes = _heaviest(emulator)
-    ensemble = part.trained.ensemble
-    members = np.flatnonzero(np.asarray(ensemble.chain) == int(np.argmax(votes)))
-    used = np.asarray(ensemble.data.counts) > 0
-    latents = np.asarray(ensemble.members.latents[0])[members][:, used]
-    x = emulator._site_inputs()
+    trained, weights = _heaviest(emulator)
+    x = emulator.posterior_.runs.site_inputs
+    latents = trained.imputed.members.latents[0][int(np.argmax(weights)), :, : len(x)]
     width, d = latents.shape[2], x.shape[1]
     beside = BESIDE if axes is None else {}
     axes = _grid(axes, width, d, width=2.6, height=2.2, sharex="col", sharey="row")
@@ -268,9 +252,10 @@ def plot_hidden(emulator: BaseEmulator, axes: Any = None) -> np.ndarray:
 
 
 def plot_structure(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
-    """Inputs, layers and outputs of the structure with the largest vote, and what reads what."""
-    part, _ = _heaviest(emulator, deep_only=False)
-    network, ax = part.candidate.network, _axes(ax)
+    """Inputs, layers and outputs of the structure with the largest weight, and their
+    connections."""
+    trained, _ = _heaviest(emulator, deep_only=False)
+    network, ax = trained.structure.network, _axes(ax)
     places = [_column(0, network.n_inputs)]
     places += [_column(layer + 1, spec.width) for layer, spec in enumerate(network.layers)]
     for start, end in _arrows(network, places):
@@ -288,7 +273,7 @@ def plot_structure(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
             ax.annotate(_short(word), at, xytext=(0, -22 if below else -3), ha="center",
                         textcoords="offset points", fontsize=9, zorder=4,
                         parse_math=False)  # fmt: skip
-    ax.set_title(part.candidate.label, fontsize=11, loc="left")
+    ax.set_title(trained.structure.label, fontsize=11, loc="left")
     ax.margins(0.15, 0.2)
     ax.axis("off")
     return ax
@@ -305,7 +290,8 @@ def _arrows(
     found = []
     for layer, spec in enumerate(network.layers):
         # The columns of a layer without input connection end before the inputs.
-        sources = [*places[layer], *(places[0] if layer else ())]
+        hidden = [place for source in network.sources(layer) for place in places[source + 1]]
+        sources = [*hidden, *places[0]]
         for node, reads in zip(places[layer + 1], spec.reads, strict=True):
             found += [(s, node) for s, is_read in zip(sources, reads, strict=False) if is_read]
     return found
@@ -320,17 +306,21 @@ def _node_names(emulator: BaseEmulator, network: Network) -> list[Sequence[str]]
     return [*hidden, emulator.output_names]
 
 
+def _output(emulator: BaseEmulator, output: int | str) -> int:
+    return place_of(output, "output", emulator.output_names)
+
+
 def _predicted(emulator: BaseEmulator, x: np.ndarray, output: int) -> tuple[np.ndarray, np.ndarray]:
-    mean, std = emulator._predict_rows(x)
-    return mean[:, output], std[:, output]
+    """Mean and standard deviation of one output."""
+    moments = emulator.posterior_.moments(x)
+    return moments.mean[:, output], moments.std[:, output]
 
 
-def _draw_band(ax: Axes, x: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    ax.fill_between(
-        x, mean - Z_95 * std, mean + Z_95 * std, color=BLUE, alpha=0.25, linewidth=0,
-        label="95 % interval",
-    )  # fmt: skip
-    ax.plot(x, mean, color=BLUE, linewidth=1.6, label="mean")
+def _draw_band(ax: Axes, emulator: BaseEmulator, along: np.ndarray, x: np.ndarray, k: int) -> None:
+    """Mean and 95 % interval of an output at the rows of x, drawn ``along`` an input."""
+    low, high = (end[:, k] for end in emulator.posterior_.interval(x))
+    ax.fill_between(along, low, high, color=BLUE, alpha=0.25, linewidth=0, label="95 % interval")
+    ax.plot(along, _predicted(emulator, x, k)[0], color=BLUE, linewidth=1.6, label="mean")
 
 
 def _two_inputs(emulator: BaseEmulator, inputs: Sequence[int | str]) -> tuple[int, int]:
@@ -353,7 +343,7 @@ def _centre(emulator: BaseEmulator, at: ArrayLike | None) -> np.ndarray:
 
 
 def _range(emulator: BaseEmulator, j: int) -> tuple[float, float]:
-    low, high = emulator._input_range()
+    low, high = emulator.posterior_.runs.input_range
     return float(low[j]), float(high[j])
 
 
@@ -365,12 +355,13 @@ def along(centre: np.ndarray, moving: dict[int, np.ndarray]) -> np.ndarray:
     return rows
 
 
-def _heaviest(emulator: BaseEmulator, deep_only: bool = True) -> tuple[Part, np.ndarray]:
-    """The structure with the largest vote, and the votes of its chains."""
-    voters = emulator._deep_votes() if deep_only else emulator._votes()
-    if not voters:
+def _heaviest(emulator: BaseEmulator, deep_only: bool = True) -> tuple[Trained, np.ndarray]:
+    """The structure with the largest weight, and the weights of its chains."""
+    check_is_fitted(emulator, "posterior_")
+    found = emulator.posterior_.heaviest(1 if deep_only else 0)
+    if found is None:
         raise InputError("The emulator has no deep structure, so there are no hidden layers.")
-    return max(voters, key=lambda voter: voter[1].sum())
+    return found
 
 
 def _axes(ax: Axes | None) -> Axes:

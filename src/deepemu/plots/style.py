@@ -13,7 +13,7 @@ from deepemu.diagnostics import standardised_errors
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-# Okabe and Ito's colours, which the common kinds of colour blindness leave apart.
+# Okabe and Ito's colours, which are safe for the common kinds of colour blindness.
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#555555"
 OF_CHAINS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000", "#999999")
 BAND = "#D9D9D9"
@@ -74,7 +74,7 @@ def name(axes: Axes, title: str, below: str, beside: str) -> None:
 
 
 def _space_ticks(axes: Axes, wide: float) -> None:
-    """Numbers in full, no common part beside the axis, and no more of them than stand apart."""
+    """Tick labels in full, without an offset, and as many as fit without overlap."""
     from matplotlib.ticker import AutoLocator, ScalarFormatter
 
     for axis in (axes.xaxis, axes.yaxis):

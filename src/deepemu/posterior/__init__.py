@@ -1,1 +1,1 @@
-"""Weights of trained structures, and what a fit found."""
+"""A fit: weights of trained structures, predictions, summary."""

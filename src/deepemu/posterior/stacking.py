@@ -1,68 +1,66 @@
-"""Weights of chains, and a scale of the standard deviation, from what chains said of unseen sites.
+"""Weights of chains, and a stretch of the standard deviation, from held-out predictions.
 
-Everything here is NumPy on held-out predictions: moments (chains, sites, q), and which sites a
-chain had not seen.
+Everything here is NumPy on held-out predictions: latents (chains, sites, P), and a mask of the
+sites that each chain held out.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp, ndtri
-from scipy.stats import norm
+from scipy.special import logsumexp
 
 from deepemu.core.distributions import Gaussian, mixture
-from deepemu.core.ensemble import Ensemble
-from deepemu.diagnostics import LEVEL, crps
-from deepemu.runtime import trees
-from deepemu.training.candidates import Candidate
+from deepemu.core.model.observation import Units
+from deepemu.observations.model import Observation
+from deepemu.runtime import devices, trees
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
 
-# Few steps leave the weights near uniform unless the data insist.
+# Few steps keep the weights near uniform unless the evidence is strong.
 STACKING_STEPS = 10
 ROUND_OFF = 1e-9
-# A gain of so many standard errors is not chance.
+# A gain of more standard errors than this is not chance.
 CLEAR = 2.0
-# Sites are judged by weights and scales from the other groups.
+# The predictions of a group use weights and stretches from the other groups.
 N_GROUPS = 5
-LEAST_WEIGHT, SMALLEST_VOTE = 1e-9, 1e-3
-# The scale is drawn towards 1 as if so many outputs had asked for it.
-PRIOR_OUTPUTS = 20
-SCALE_BOUNDS = (0.3, 3.0)
+LEAST_WEIGHT, SMALLEST_WEIGHT = 1e-9, 1e-3
 
 
 @dataclass(frozen=True)
-class Part:
-    """A structure and what its training gave."""
-
-    candidate: Candidate
-    trained: Trained
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Outputs (n, q) in core units, and the site of each row."""
+class Judged:
+    """Outputs (n, q) that predictions are compared with, in core units, the site of each, and the
+    observation model that they come from."""
 
     y: np.ndarray
     site: np.ndarray
+    observation: Observation
+    units: Units
+
+    def at_rows(self, at_sites: Gaussian) -> Gaussian:
+        """Moments (…, n, ·) at rows, given those at sites."""
+        mean, var = np.asarray(at_sites.mean), np.asarray(at_sites.var)
+        return Gaussian(mean[..., self.site, :], var[..., self.site, :])
+
+    def outputs(self, latents: Gaussian) -> Gaussian:
+        """Moments of new outputs, given those of the last layer's nodes."""
+        with devices.float64():
+            return trees.to_numpy(self.observation.moments(latents, self.units))
 
 
 @dataclass(frozen=True)
 class Stacked:
-    """Weights (chains,), scales (q,) of the standard deviation, and the mixture's predictions
-    (sites, q) of unseen sites, where there are any: with weights and scales from other sites."""
+    """Weights (chains,), stretch (q,) of the standard deviation, and the mixture's predictions
+    (sites, q) of held-out sites, if there are any: with weights and stretch from other sites."""
 
     weights: np.ndarray
-    scale: np.ndarray
+    stretch: np.ndarray
     held_out: Gaussian | None
 
 
 @dataclass(frozen=True)
 class Gain:
-    """By how much a row's held-out log density is higher on average, and its standard error."""
+    """Mean gain in held-out log density per row, and its standard error."""
 
     mean: float
     error: float
@@ -79,69 +77,69 @@ class Gain:
         return f"{self.mean:+.2f} ± {self.error:.2f}"
 
 
-def gain(parts: Sequence[Part], others: Sequence[Part], observed: Observed) -> Gain:
-    """What the stacked mixture of some parts gains over that of others, row by row.
+def gain(structures: Sequence[Trained], others: Sequence[Trained], judged: Judged) -> Gain:
+    """Gain of the stacked mixture of some structures over that of others, row by row.
 
-    The weights of both have seen the rows that they are compared on.
+    The weights of both depend on the rows that they are compared on.
     """
-    difference = _row_scores(parts, observed) - _row_scores(others, observed)
+    difference = _row_scores(structures, judged) - _row_scores(others, judged)
     return Gain(float(difference.mean()), float(difference.std() / np.sqrt(len(difference))))
 
 
-def _row_scores(parts: Sequence[Part], observed: Observed) -> np.ndarray:
-    """log Σ_k w_k p_ki (n,) over the chains that had not seen row i, summed over outputs."""
-    held_out = join([part.trained.held_out for part in parts])
+def _row_scores(structures: Sequence[Trained], judged: Judged) -> np.ndarray:
+    """log Σ_k w_k p_ki (n,) over the chains k that held out row i, summed over outputs."""
+    held_out = join(structures)
     if held_out is None:
-        raise ValueError("parts without held-out predictions cannot be compared")
-    log_density, unseen = log_scores(held_out, observed), held_out.unseen[:, observed.site]
-    shares = _shares_of_unaware(stacking_weights(log_density, unseen), unseen)
+        raise ValueError("structures without held-out predictions cannot be compared")
+    log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
+    shares = _shares_of_held_out(stacking_weights(log_density, mask), mask)
     return logsumexp(log_density, b=shares, axis=0).sum(axis=1)
 
 
-def stack_parts(parts: Sequence[Part], observed: Observed) -> Stacked:
-    """Weights of all chains of all parts, one after the other, and the scale.
+def stack(structures: Sequence[Trained], judged: Judged) -> Stacked:
+    """Weights of all chains of all structures, one after the other, and the stretch.
 
-    Without predictions of unseen sites all chains count the same.
+    Without held-out predictions all chains have equal weights.
     """
-    held_out = join([part.trained.held_out for part in parts])
+    held_out = join(structures)
     if held_out is None:
-        n_chains = sum(len(part.trained.chains) for part in parts)
-        return Stacked(np.full(n_chains, 1.0 / n_chains), np.ones(observed.y.shape[1]), None)
-    log_density, unseen = log_scores(held_out, observed), held_out.unseen[:, observed.site]
-    honest = _without_own_vote(held_out, log_density, unseen, observed)
-    return Stacked(stacking_weights(log_density, unseen), *_scaled(honest, observed))
+        n_chains = sum(len(each.chains) for each in structures)
+        return Stacked(np.full(n_chains, 1.0 / n_chains), np.ones(judged.y.shape[1]), None)
+    log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
+    honest = _with_weights_of_others(held_out, log_density, mask, judged)
+    return Stacked(stacking_weights(log_density, mask), *_stretched(honest, judged))
 
 
-def _without_own_vote(
-    held_out: HeldOut, log_density: np.ndarray, unseen: np.ndarray, observed: Observed
+def _with_weights_of_others(
+    held_out: HeldOut, log_density: np.ndarray, mask: np.ndarray, judged: Judged
 ) -> Gaussian:
-    """The mixture's predictions (sites, q) with weights that a site's own group had no part in.
+    """The mixture's predictions (sites, q), with weights from the other groups of sites.
 
-    Weights that have seen an output would be too kind to it, above all where rows are few.
+    Weights that depend on a site's outputs would be optimistic there, above all if rows are few.
     """
-    mean, var = np.empty((2, *held_out.moments.mean.shape[1:]))
+    n_sites, n_outputs = held_out.mask.shape[1], judged.y.shape[1]
+    mean, var = np.empty((2, n_sites, n_outputs))
     group = _groups(mean)
     for each in range(N_GROUPS):
-        others, mine = group[observed.site] != each, group == each
-        weights = stacking_weights(log_density[:, others], unseen[:, others])
-        mixed = unseen_mixture(held_out, weights)
+        others, mine = group[judged.site] != each, group == each
+        weights = stacking_weights(log_density[:, others], mask[:, others])
+        mixed = held_out_mixture(held_out, weights, judged)
         mean[mine], var[mine] = mixed.mean[mine], mixed.var[mine]
     return Gaussian(mean, var)
 
 
-def _scaled(mixed: Gaussian, observed: Observed) -> tuple[np.ndarray, Gaussian]:
-    """The scale, and predictions with scales from the sites of other groups.
+def _stretched(mixed: Gaussian, judged: Judged) -> tuple[np.ndarray, Gaussian]:
+    """The stretch, and predictions with stretches from the sites of other groups.
 
-    (Their weights did see a site's outputs, which changes its scale in the third digit.)
+    (Their weights depend on a site's outputs, which changes its stretch in the third digit.)
     """
-    mean, var = at_rows(mixed, observed)
-    scaled = np.array(mixed.var)
-    group = _groups(scaled)
+    rows, var = judged.at_rows(mixed), np.array(mixed.var)
+    group = _groups(var)
     for each in range(N_GROUPS):
-        others = group[observed.site] != each
-        scale = deviation_scale(observed.y[others], mean[others], var[others])
-        scaled[group == each] *= scale**2
-    return deviation_scale(observed.y, mean, var), Gaussian(mixed.mean, scaled)  # type: ignore[arg-type]
+        others = group[judged.site] != each
+        stretch = judged.observation.stretch(judged.y[others], trees.row(rows, others))
+        var[group == each] *= stretch**2
+    return judged.observation.stretch(judged.y, rows), Gaussian(mixed.mean, var)
 
 
 def _groups(sites: np.ndarray) -> np.ndarray:
@@ -149,72 +147,61 @@ def _groups(sites: np.ndarray) -> np.ndarray:
     return np.arange(len(sites)) % N_GROUPS
 
 
-def weighted_ensembles(parts: Sequence[Part], weights: np.ndarray) -> tuple[Ensemble, ...]:
-    """The ensembles of all parts, whose members share the weight of their chain."""
-    return tuple(
-        _weighted(part.trained.ensemble, of_chain) for part, of_chain in by_part(parts, weights)
-    )
+def by_structure(
+    structures: Sequence[Trained], weights: np.ndarray
+) -> list[tuple[Trained, np.ndarray]]:
+    """Each structure with the weights of its chains."""
+    ends = np.cumsum([len(each.chains) for each in structures])
+    return list(zip(structures, np.split(weights, ends[:-1]), strict=True))
 
 
-def by_part(parts: Sequence[Part], weights: np.ndarray) -> list[tuple[Part, np.ndarray]]:
-    """Each part with the weights of its chains."""
-    ends = np.cumsum([len(part.trained.chains) for part in parts])
-    return list(zip(parts, np.split(weights, ends[:-1]), strict=True))
-
-
-def _weighted(ensemble: Ensemble, of_chain: np.ndarray) -> Ensemble:
-    chain = np.asarray(ensemble.chain)
-    weights = (of_chain / np.bincount(chain))[chain]
-    return dataclasses.replace(ensemble, weights=weights)
-
-
-def join(parts: Sequence[HeldOut | None]) -> HeldOut | None:
-    """Predictions of several structures, one chain after the other, if all have them."""
-    given = [part for part in parts if part is not None]
-    if len(given) < len(parts):
+def join(structures: Sequence[Trained]) -> HeldOut | None:
+    """Held-out predictions of several structures, one chain after the other, if all have them."""
+    given = [each.held_out for each in structures if each.held_out is not None]
+    if len(given) < len(structures):
         return None
-    moments = trees.joined([part.moments for part in given])
-    return HeldOut(moments, np.concatenate([part.unseen for part in given]))
+    latents = trees.joined([each.latents for each in given])
+    return HeldOut(latents, np.concatenate([each.mask for each in given]))
 
 
-def log_scores(held_out: HeldOut, observed: Observed) -> np.ndarray:
-    """log N(y_i; μ_ki, σ²_ki) (chains, n, q) of each chain k at each row i.
+def log_scores(held_out: HeldOut, judged: Judged) -> np.ndarray:
+    """log p(y_i | latents of chain k) (chains, n, q) of each chain k at each row i.
 
-    An output that does not vary says nothing of chains and scores zero.
+    A constant output has no evidence about chains and scores zero.
     """
-    moments = held_out.moments
-    mean, var = moments.mean[:, observed.site], moments.var[:, observed.site]
-    unseen = held_out.unseen[:, observed.site, None]
-    scores = norm.logpdf(observed.y, mean, np.sqrt(np.where(unseen, var, 1.0)))
-    return np.where(np.ptp(observed.y, axis=0) > ROUND_OFF, scores, 0.0)
+    rows = judged.at_rows(held_out.latents)
+    mask = held_out.mask[:, judged.site, None]
+    latents = Gaussian(rows.mean, np.where(mask, rows.var, 1.0))
+    scores = judged.observation.log_density_of(judged.y, latents, judged.units)
+    return np.where(np.ptp(judged.y, axis=0) > ROUND_OFF, scores, 0.0)
 
 
 def stacking_weights(
-    log_density: np.ndarray, unseen: np.ndarray, n_steps: int = STACKING_STEPS
+    log_density: np.ndarray, mask: np.ndarray, n_steps: int = STACKING_STEPS
 ) -> np.ndarray:
-    """Weights (chains,) that raise Σ_i log [Σ_k w_k p_ki / Σ_k w_k], k over chains unaware of i.
+    """Weights (chains,) that raise Σ_i log [Σ_k w_k p_ki / Σ_k w_k], over chains k that held out i.
 
-    Plain processes are unaware of all rows in turn, deep chains of a quarter, so that a row's
-    mixture has fewer deep chains than that of all: in the latter deep structures have a larger
-    share. That is as it should be, because more of them together predict better.
+    Plain processes hold out all rows in turn, deep chains a quarter, so a row's mixture has fewer
+    deep chains than the full mixture, in which deep structures have a larger share. This is
+    intended: more deep chains together predict better.
 
     From equal weights, w_k ← w_k Σ_i r_ki / Σ_i s_ki with the posterior and prior shares of k among
-    those that had not seen i, r_ki ∝ w_k p_ki and s_ki ∝ w_k: the EM algorithm of stacking if all
+    those that held out i, r_ki ∝ w_k p_ki and s_ki ∝ w_k: the EM algorithm of stacking if all
     chains predict all rows. Log densities (chains, n, q); outputs count as rows of their own.
     """
     n_chains = len(log_density)
-    counts = np.broadcast_to(unseen[..., None], log_density.shape).reshape(n_chains, -1)
+    counts = np.broadcast_to(mask[..., None], log_density.shape).reshape(n_chains, -1)
     log_density = np.where(counts, log_density.reshape(n_chains, -1), -np.inf)
     density = np.exp(log_density - log_density.max(axis=0))
     weights = np.full(n_chains, 1.0 / n_chains)
     for _ in range(n_steps):
         posterior, prior = (_shares(weights[:, None] * each) for each in (density, counts))
         evidence, without = posterior.sum(axis=1), prior.sum(axis=1)
-        # A chain that has seen all of these rows keeps its weight.
+        # A chain that held out none of these rows keeps its weight.
         weights = weights * np.divide(evidence, without, np.ones(n_chains), where=without > 0.0)
         weights = np.maximum(weights / weights.sum(), LEAST_WEIGHT)
-    # Whoever has so small a vote is not asked: each one costs as much as the best.
-    weights = np.where(weights < min(SMALLEST_VOTE, weights.max()), 0.0, weights)
+    # Negligible weights are dropped: a prediction costs the same whatever its weight.
+    weights = np.where(weights < min(SMALLEST_WEIGHT, weights.max()), 0.0, weights)
     return weights / weights.sum()
 
 
@@ -223,43 +210,15 @@ def _shares(values: np.ndarray) -> np.ndarray:
     return values / values.sum(axis=0)
 
 
-def unseen_mixture(held_out: HeldOut, weights: np.ndarray) -> Gaussian:
-    """Moments (sites, q) of the mixture, at each site, of the chains that had not seen it."""
-    shares = _shares_of_unaware(weights, held_out.unseen)
-    return mixture(held_out.moments, shares)  # type: ignore[arg-type]
+def held_out_mixture(held_out: HeldOut, weights: np.ndarray, judged: Judged) -> Gaussian:
+    """Moments (sites, q) of new outputs by the chains that held out each site."""
+    shares = _shares_of_held_out(weights, held_out.mask)
+    return mixture(judged.outputs(held_out.latents), shares)
 
 
-def _shares_of_unaware(weights: np.ndarray, unseen: np.ndarray) -> np.ndarray:
-    """Shares (chains, n, 1) of the chains that had not seen a row or site.
+def _shares_of_held_out(weights: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Weights (chains, n, 1) of the chains that held out a row or site, scaled to sum to one.
 
-    Where all of them have lost their votes they count the same.
+    They are equal where all of these chains have weight zero.
     """
-    return _shares(np.maximum(weights, LEAST_WEIGHT)[:, None] * unseen)[..., None]
-
-
-def deviation_scale(y: np.ndarray, mean: np.ndarray, var: np.ndarray) -> np.ndarray:
-    """By how much (q,) to multiply standard deviations.
-
-    The geometric mean of the factor c that minimises the mean CRPS and of the one that puts 95 % of
-    the outputs inside the 95 % interval, to the power n / (n + 20).
-    """
-    columns = list(zip(y.T, mean.T, np.sqrt(var).T, strict=True))
-    factors = [[find(*each) for each in columns] for find in (_best_crps_factor, _covering_factor)]
-    logs = np.mean(np.log(np.clip(factors, *SCALE_BOUNDS)), axis=0)
-    return np.exp(logs * len(y) / (len(y) + PRIOR_OUTPUTS))
-
-
-def _best_crps_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
-    def score(log_factor: float) -> float:
-        return crps(y, mean, np.exp(log_factor) * std)
-
-    return float(np.exp(minimize_scalar(score, bounds=np.log(SCALE_BOUNDS), method="bounded").x))
-
-
-def _covering_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
-    return float(np.quantile(np.abs(y - mean) / std, LEVEL) / ndtri((1.0 + LEVEL) / 2.0))
-
-
-def at_rows(moments: Gaussian, observed: Observed) -> tuple[np.ndarray, np.ndarray]:
-    """Means and variances (n, q) at rows, given those at sites."""
-    return np.asarray(moments.mean)[observed.site], np.asarray(moments.var)[observed.site]
+    return _shares(np.maximum(weights, LEAST_WEIGHT)[:, None] * mask)[..., None]

@@ -1,6 +1,5 @@
-"""What a fit found, in numbers and in words."""
+"""The report of a fit, in numbers and in words."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,23 +8,15 @@ import numpy as np
 
 from deepemu.convergence import effective_sample_size, predictive_rhat, split_rhat
 from deepemu.core.distributions import Gaussian
-from deepemu.diagnostics import (
-    LEVEL,
-    CoverageTable,
-    coverage,
-    coverage_table,
-    coverage_test,
-    crps,
-    log_score,
-    standardised_errors,
-)
-from deepemu.errors import ConvergenceWarning
+from deepemu.diagnostics import LEVEL, CoverageTable, coverage_test, standardised_errors
+from deepemu.errors import ConvergenceWarning, Message, Setting, warn
 from deepemu.posterior import stacking
-from deepemu.posterior.stacking import Observed, Part, Stacked
-from deepemu.training.candidates import Candidate, Deep
+from deepemu.posterior.stacking import Judged, Stacked
+from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
+from deepemu.training.structures import PlainGP, Structure
 
-# A coverage this improbable under the nominal level is not chance.
+# A coverage less probable than this under the nominal level is not chance.
 IMPROBABLE = 0.01
 LARGEST_SCALE = 1.6
 FURTHEST = 100.0
@@ -35,7 +26,7 @@ ROWS_PER_INPUT = 10
 
 @dataclass(frozen=True)
 class Line:
-    """A structure, or the mixture: its chains' votes, and scores of held-out outputs."""
+    """A structure, or the mixture: the weights of its chains (``votes``), and held-out scores."""
 
     label: str
     votes: tuple[float, ...]
@@ -54,7 +45,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Mixing:
-    """How the chains of one structure got on.
+    """Mixing diagnostics of one structure's chains.
 
     R-hat and effective sample size of the parameters are of the second half of the iterations
     with all rows: the largest and the smallest over parameters.
@@ -70,7 +61,7 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that `summary` shows; ``print`` it, or read its fields."""
+    """The report of a fit; ``print`` it, or read its fields. ``troubles`` are its warnings."""
 
     n_rows: int
     lines: tuple[Line, ...]
@@ -84,48 +75,55 @@ class Report:
 
     def warn(self) -> None:
         for trouble in self.troubles:
-            warnings.warn(trouble, ConvergenceWarning, stacklevel=4)
+            warn(trouble, ConvergenceWarning)
 
     def __str__(self) -> str:
-        return "\n".join(_in_words(self))
+        return "\n".join(self.text_lines())
 
     __repr__ = __str__
 
+    def text_lines(self) -> list[str]:
+        """The printed lines; those that name a setting are messages."""
+        return _in_words(self)
 
-def of(parts: Sequence[Part], stacked: Stacked, observed: Observed) -> Report:
+
+def report_on(
+    structures: Sequence[Trained], stacked: Stacked, judged: Judged, decisions: tuple[str, ...]
+) -> Report:
     """The report of a fit."""
-    held_out = stacking.join([part.trained.held_out for part in parts])
-    lines = _lines(parts, stacked, held_out, observed)
+    held_out = stacking.join(structures)
+    lines = _lines(structures, stacked, held_out, judged)
     return Report(
-        len(observed.y),
+        len(judged.y),
         lines,
-        _mixings([part for part in parts if part.candidate.network.depth > 1]),
-        tuple(float(each) for each in stacked.scale),
+        _mixings([each for each in structures if each.structure.network.depth > 1]),
+        tuple(float(each) for each in stacked.stretch),
         None if held_out is None else _prediction_rhat(held_out, stacked.weights),
         float(1.0 / np.sum(stacked.weights**2)),
-        _troubles(lines[-1], stacked, observed, parts[0].candidate.network.n_inputs),
-        _intervals(stacked, observed),
+        _troubles(lines[-1], stacked, judged, structures[0].structure.network.n_inputs),
+        _intervals(stacked, judged),
+        decisions,
     )
 
 
 def _lines(
-    parts: Sequence[Part], stacked: Stacked, held_out: HeldOut | None, observed: Observed
+    structures: Sequence[Trained], stacked: Stacked, held_out: HeldOut | None, judged: Judged
 ) -> tuple[Line, ...]:
-    """One line a structure, those of one label together, and one for all.
+    """One line per structure, those of one label together, and one for all.
 
-    A structure is scored with equal votes of its chains and without a scale, the mixture with
-    weights and scales that the rows themselves had no part in.
+    A structure is scored with equal weights of its chains and without a stretch, the mixture with
+    weights and stretches from other rows.
     """
     label_of = np.repeat(
-        [part.candidate.label for part in parts], [len(part.trained.chains) for part in parts]
+        [each.structure.label for each in structures], [len(each.chains) for each in structures]
     )
     lines = []
     for label in dict.fromkeys(label_of):
         mine = label_of == label
-        alone = None if held_out is None else _mixture_of(held_out, mine)
-        found = {} if alone is None else _scores(alone, observed)
+        alone = None if held_out is None else _mixture_of(held_out, mine, judged)
+        found = {} if alone is None else _scores(alone, judged)
         lines.append(Line(str(label), _votes(stacked.weights[mine]), **found))
-    found = {} if stacked.held_out is None else _scores(stacked.held_out, observed)
+    found = {} if stacked.held_out is None else _scores(stacked.held_out, judged)
     return (*lines, Line("mixture", _votes(stacked.weights), **found))
 
 
@@ -133,60 +131,57 @@ def _votes(weights: np.ndarray) -> tuple[float, ...]:
     return tuple(float(weight) for weight in weights)
 
 
-def _mixture_of(held_out: HeldOut, some: np.ndarray) -> Gaussian:
-    """Predictions of unseen sites by some of the chains, with equal votes."""
-    moments = jax.tree.map(lambda each: each[some], held_out.moments)
-    return stacking.unseen_mixture(HeldOut(moments, held_out.unseen[some]), np.ones(some.sum()))
+def _mixture_of(held_out: HeldOut, some: np.ndarray, judged: Judged) -> Gaussian:
+    """Predictions of held-out sites by some of the chains, with equal weights."""
+    latents = jax.tree.map(lambda each: each[some], held_out.latents)
+    return stacking.held_out_mixture(
+        HeldOut(latents, held_out.mask[some]), np.ones(some.sum()), judged
+    )
 
 
-def _scores(moments: Gaussian, observed: Observed) -> dict[str, float]:
-    mean, var = stacking.at_rows(moments, observed)
-    return {
-        score.__name__: score(observed.y, mean, np.sqrt(var))
-        for score in (crps, log_score, coverage)
-    }
+def _scores(moments: Gaussian, judged: Judged) -> dict[str, float]:
+    return judged.observation.scores(judged.y, judged.at_rows(moments))
 
 
-def _intervals(stacked: Stacked, observed: Observed) -> CoverageTable | None:
+def _intervals(stacked: Stacked, judged: Judged) -> CoverageTable | None:
     if stacked.held_out is None:
         return None
-    mean, var = stacking.at_rows(stacked.held_out, observed)
-    return coverage_table(observed.y, mean, np.sqrt(var))
+    return judged.observation.intervals(judged.y, judged.at_rows(stacked.held_out))
 
 
 def _prediction_rhat(held_out: HeldOut, weights: np.ndarray) -> float | None:
-    """The median over sites of R-hat among the chains that had not seen them."""
+    """The median over sites of R-hat among the chains that held them out."""
     found = []
-    for pattern in np.unique(held_out.unseen, axis=1).T:
-        sites = np.all(held_out.unseen == pattern[:, None], axis=0)
+    for pattern in np.unique(held_out.mask, axis=1).T:
+        sites = np.all(held_out.mask == pattern[:, None], axis=0)
         voting = pattern & (weights > 0.0)
         means, variances = (
             np.asarray(each)[voting][:, sites]
-            for each in (held_out.moments.mean, held_out.moments.var)
+            for each in (held_out.latents.mean, held_out.latents.var)
         )
         if voting.sum() > 1:
             found.append(predictive_rhat(means, variances, weights[voting]).ravel())
     return float(np.median(np.concatenate(found))) if found else None
 
 
-def _mixings(parts: Sequence[Part]) -> tuple[Mixing, ...]:
-    """Chains that were added to those of a structure later have a line of their own."""
+def _mixings(structures: Sequence[Trained]) -> tuple[Mixing, ...]:
+    """Chains that were added to a structure later have a line of their own."""
     found: list[Mixing] = []
-    for part in parts:
-        first = all(part.candidate.label != each.label for each in found)
-        found.append(_mixing(part, part.candidate.label + ("" if first else ", chains added")))
+    for trained in structures:
+        label = trained.structure.label
+        first = all(label != each.label for each in found)
+        found.append(_mixing(trained, label + ("" if first else ", chains added")))
     return tuple(found)
 
 
-def _mixing(part: Part, label: str) -> Mixing:
-    trace, chains = part.trained.trace, part.trained.chains
-    n_iterations = trace.log_density.shape[1]
-    first = n_iterations - max(part.trained.n_together // 2, 1)
+def _mixing(trained: Trained, label: str) -> Mixing:
+    trace, n_iterations = trained.trace, trained.trace.log_density.shape[1]
+    first = n_iterations - max(trained.n_together // 2, 1)
     late = [path[:, first:] for path in jax.tree.leaves(trace.params)]
-    moving = [path[..., np.ptp(path, axis=(0, 1)) > 0.0] for path in late]  # not those held
+    moving = [path[..., np.ptp(path, axis=(0, 1)) > 0.0] for path in late]  # not the fixed ones
     moving = [path for path in moving if path.size]
-    states = [chain.imputation for chain in chains]
-    n_updates = _updates_in_a_sweep(part.candidate)
+    states = [chain.imputation for chain in trained.chains]
+    n_updates = _updates_in_a_sweep(trained.structure)
     evaluations = [s.evaluations / max(float(s.sweeps) * n_updates, 1.0) for s in states]
     return Mixing(
         label,
@@ -198,33 +193,37 @@ def _mixing(part: Part, label: str) -> Mixing:
     )
 
 
-def _updates_in_a_sweep(candidate: Candidate) -> int:
-    if not isinstance(candidate, Deep):
+def _updates_in_a_sweep(structure: Structure) -> int:
+    if isinstance(structure, PlainGP):
         return 0
-    block, hidden = candidate.plan.sampling.schedule.moves.block, candidate.network.layers[:-1]
-    return sum(spec.width // block(spec.width) for spec in hidden)
+    network, block = structure.network, structure.plan.moves.block
+    imputed = network.layers[: network.n_imputed]
+    return sum(spec.width // block(spec.width) for spec in imputed)
 
 
-def _troubles(
-    mixture: Line, stacked: Stacked, observed: Observed, n_inputs: int
-) -> tuple[str, ...]:
-    """What a user should know before trusting the error bars."""
+def _troubles(mixture: Line, stacked: Stacked, judged: Judged, n_inputs: int) -> tuple[str, ...]:
+    """Warnings about the error bars."""
+    more_chains = "add runs, or train more chains (", Setting("n_chains"), ")."
     if mixture.coverage is None:
         return ()
-    n_outputs, n_sites, scale = observed.y.size, len(np.unique(observed.site)), max(stacked.scale)
+    n_outputs, n_sites, scale = judged.y.size, len(np.unique(judged.site)), max(stacked.stretch)
     inside = round(mixture.coverage * n_outputs)
     too_narrow = coverage_test(inside, n_outputs, LEVEL).lower < IMPROBABLE
-    furthest = _furthest(stacked, observed)
+    furthest = _furthest(stacked, judged)
     found = {
-        f"A held-out output lies {furthest:.0f} standard deviations from its prediction: something "
-        "happens between the runs that they do not show; add runs near the row where "
-        "loo() is furthest off.": furthest > FURTHEST,
-        f"The 95 % intervals hold only {mixture.coverage:.0%} of {n_outputs} held-out outputs: "
-        "they are too narrow here and probably elsewhere; add runs, or train more chains "
-        "(n_chains).": too_narrow,
-        f"Held-out errors are {scale:.1f} times what the chains expected, and standard deviations "
-        "were multiplied by that: predictions between the runs are guesses; add runs, or train "
-        "more chains (n_chains).": scale > LARGEST_SCALE,
+        f"A held-out output lies {furthest:.0f} standard deviations from its prediction: the "
+        "response changes between runs in a way the design does not resolve; add runs near the "
+        "one whose held-out prediction is furthest off.": furthest > FURTHEST,
+        Message(
+            f"The 95 % intervals hold only {mixture.coverage:.0%} of {n_outputs} held-out outputs: "
+            "they are too narrow here and probably elsewhere; ",
+            *more_chains,
+        ): too_narrow,
+        Message(
+            f"Held-out errors are {scale:.1f} times what the chains expected, and standard "
+            "deviations were multiplied by that: predictions between the runs are guesses; ",
+            *more_chains,
+        ): scale > LARGEST_SCALE,
         f"{n_sites} distinct runs of {n_inputs} inputs are too few to check the intervals, which "
         f"may be too narrow; {ROWS_PER_INPUT * n_inputs} would do (ten for each input).": (
             n_sites < ROWS_PER_INPUT * n_inputs
@@ -233,12 +232,12 @@ def _troubles(
     return tuple(text for text, is_true in found.items() if is_true)
 
 
-def _furthest(stacked: Stacked, observed: Observed) -> float:
+def _furthest(stacked: Stacked, judged: Judged) -> float:
     """The largest held-out error in standard deviations."""
     if stacked.held_out is None:
         return 0.0
-    mean, var = stacking.at_rows(stacked.held_out, observed)
-    return float(np.max(np.abs(standardised_errors(observed.y, mean, np.sqrt(var)))))
+    rows = judged.at_rows(stacked.held_out)
+    return float(np.max(np.abs(standardised_errors(judged.y, rows.mean, np.sqrt(rows.var)))))
 
 
 def _in_words(report: Report) -> list[str]:
@@ -250,7 +249,7 @@ def _in_words(report: Report) -> list[str]:
         *table,
         "",
         *_remarks(report),
-        *_votes_in_words(report),
+        *_weights_in_words(report),
         *report.decisions,
         *_mixing_in_words(report),
         *report.troubles,
@@ -278,16 +277,20 @@ def _aligned(row: Sequence[str], widths: Sequence[int]) -> list[str]:
 def _remarks(report: Report) -> list[str]:
     if report.lines[-1].crps is None:
         return [
-            "Nothing was held out, so nothing checks the intervals. (Emulator holds rows out; so",
-            "does DGP with stacking=True, four chains, two iterations and eight distinct rows.)",
-        ]
+            "Nothing was held out, so nothing checks the intervals.",
+            Message(
+                Setting("Emulator"), " holds rows out; so does ", Setting("DGP"),
+                " with ", Message(Setting("stacking", True), ", "),
+                "four chains, two iterations and eight distinct rows.",
+            ),
+        ]  # fmt: skip
     scale = ", ".join(f"{each:.2f}" for each in report.scale)
     return [
         f"Scores: {report.n_rows} rows, each predicted by chains trained without it; CRPS in units",
-        "of the standard deviation of y. Those of a structure give its chains equal votes.",
-        f"Standard deviations are multiplied by {scale}, which suits the held-out errors best.",
+        "of the standard deviation of y. Those of a structure give its chains equal weights.",
+        f"Standard deviations are multiplied by {scale}, which fits the held-out errors best.",
         *_intervals_in_words(report.intervals),
-        f"R-hat of predictions {_rhat_in_words(report)}; the votes are worth "
+        f"R-hat of predictions {_rhat_in_words(report)}; the weights are worth "
         f"{report.effective_chains:.1f} equal chains.",
     ]
 
@@ -302,13 +305,15 @@ def _intervals_in_words(table: CoverageTable | None) -> list[str]:
 
 def _rhat_in_words(report: Report) -> str:
     found = report.prediction_rhat
-    return "- (one chain has all votes)" if found is None else f"{found:.2f} (median over rows)"
+    return (
+        "- (one chain has all the weight)" if found is None else f"{found:.2f} (median over rows)"
+    )
 
 
-def _votes_in_words(report: Report) -> list[str]:
+def _weights_in_words(report: Report) -> list[str]:
     several = [line for line in report.lines[:-1] if line.n_chains > 1]
     return [
-        f"Votes of {line.label}: " + ", ".join(f"{vote:.3f}" for vote in line.votes) + "."
+        f"Weights of {line.label}: " + ", ".join(f"{w:.3f}" for w in line.votes) + "."
         for line in several
     ]
 
@@ -316,7 +321,7 @@ def _votes_in_words(report: Report) -> list[str]:
 def _mixing_in_words(report: Report) -> list[str]:
     return [
         f"{each.label}: {each.n_iterations} iterations, {_agreement_in_words(each)}mean accepted "
-        f"angle {each.angle:.3f}, {each.evaluations:.1f} evaluations an update."
+        f"angle {each.angle:.3f}, {each.evaluations:.1f} evaluations per update."
         for each in report.mixing
     ]
 

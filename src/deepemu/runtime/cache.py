@@ -14,8 +14,10 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
     """Keep programs that are compiled from now on for later processes. Returns the folder.
 
     By default they go to ``deepemu/xla`` in the user's cache folder (``$XDG_CACHE_HOME`` or
-    ``~/.cache``). The cache is JAX's own and holds for the whole process, so it is never turned on
-    by itself; delete the folder at will.
+    ``~/.cache``). It is JAX's own cache, which holds for the whole process, so it is never turned
+    on by itself; on a CPU, programs of this package are there a second time, in a form that need
+    not be traced. Delete the folder at will. Programs are run as they are found there, so nobody
+    else should be able to write to it.
     """
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     path = home / "deepemu" / "xla" if folder is None else Path(folder).expanduser()

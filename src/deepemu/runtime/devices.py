@@ -7,17 +7,16 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from numbers import Integral
 from typing import Any
 
 import jax
-from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
-from deepemu.errors import InputError
+from deepemu.data.checks import is_whole, require, require_choice, require_value
+from deepemu.errors import InputError, Message, Setting
 
 DEVICES = ("auto", "cpu", "gpu")
-# Below this, LAPACK's own threads cost more than they give.
+# Below this, LAPACK's own threads do not pay.
 ROWS_FOR_BLAS_THREADS = 500
 
 
@@ -39,7 +38,7 @@ def current() -> Runtime:
 
 @contextmanager
 def float64() -> Iterator[None]:
-    """Double precision inside, whatever the user's process has set outside."""
+    """Double precision inside, without changing the user's setting outside."""
     with jax.enable_x64(True):
         yield
 
@@ -48,8 +47,8 @@ def float64() -> Iterator[None]:
 def running(runtime: Runtime, blas_threads: int = 1) -> Iterator[None]:
     """Programs inside are double precision and run as ``runtime`` says.
 
-    LAPACK is held to ``blas_threads`` meanwhile: several programs that each start a thread per core
-    would stand in each other's way.
+    LAPACK is limited to ``blas_threads`` meanwhile: several programs that each start a thread per
+    core would compete for cores.
     """
     with _blas().at_most(blas_threads), inside(runtime):
         yield
@@ -67,8 +66,8 @@ def inside(runtime: Runtime) -> Iterator[None]:
 
 
 class _Blas:
-    """LAPACK's threads, which belong to the whole process: the least of all limits in force holds,
-    never more than the user allows, and the last to leave puts back what the first one found."""
+    """LAPACK's threads, which belong to the whole process: the smallest limit in force holds, never
+    above the user's own, and the last scope to end restores the original."""
 
     def __init__(self) -> None:
         self._libraries = ThreadpoolController().select(user_api="blas")
@@ -113,26 +112,26 @@ def has(platform: str) -> bool:
 
 
 def choose(device: str, n_jobs: int | None, worth_a_gpu: bool) -> Runtime:
-    """The runtime that a user's ``device`` and ``n_jobs`` ask for; see `DGP`."""
-    if device not in DEVICES:
-        raise InputError(f"device is {device!r}; it must be one of {', '.join(DEVICES)}.")
-    if not has("cpu") and not has("gpu"):
-        raise InputError(
-            "JAX finds neither a CPU nor a GPU here; add cpu to JAX_PLATFORMS, or unset it."
-        )
-    if device == "gpu" and not has("gpu"):
-        raise InputError(
-            "device is 'gpu', but JAX sees no GPU here; install a JAX build for your GPU or pass "
-            "device='cpu'."
-        )
-    if device == "cpu" and not has("cpu"):
-        raise InputError(
-            "device is 'cpu', but JAX was told to leave the CPU out; add cpu to JAX_PLATFORMS or "
-            "pass device='gpu'."
-        )
+    """The runtime for a user's ``device`` and ``n_jobs``; see `DGP`."""
+    require_choice(device, "device", DEVICES)
+    require(
+        has("cpu") or has("gpu"),
+        "JAX finds neither a CPU nor a GPU here; add cpu to JAX_PLATFORMS, or unset it.",
+    )
+    if device != "auto" and not has(device):
+        raise InputError(_no_such(device))
     if device == "gpu" or (device == "auto" and has("gpu") and (worth_a_gpu or not has("cpu"))):
         return Runtime("gpu")
     return Runtime("cpu", n_threads(n_jobs))
+
+
+def _no_such(device: str) -> Message:
+    other, reason = {
+        "gpu": ("cpu", "JAX sees no GPU here; install a JAX build for your GPU"),
+        "cpu": ("gpu", "JAX was told to leave the CPU out; add cpu to JAX_PLATFORMS"),
+    }[device]
+    instead = Setting("device", other)
+    return Message(Setting("device"), f" is {device!r}, but {reason}, or use ", instead, ".")
 
 
 def n_threads(n_jobs: int | None) -> int:
@@ -140,13 +139,12 @@ def n_threads(n_jobs: int | None) -> int:
     that is set and less, as it is in the workers of a parallel search."""
     if n_jobs is None:
         return 1
-    if isinstance(n_jobs, bool) or not isinstance(n_jobs, Integral) or n_jobs == 0:
-        raise InputError(
-            f"n_jobs is {n_jobs!r}; it must be None, a positive whole number, -1 for all cores, "
-            "or -2 for all but one, and so on."
-        )
+    known = "None, a positive integer, -1 for all cores, or -2 for all but one, and so on"
+    require_value(is_whole(n_jobs) and n_jobs != 0, "n_jobs", n_jobs, known)
     if n_jobs > 0:
         return int(n_jobs)
+    from joblib import cpu_count  # slow to import
+
     limit = os.environ.get("OMP_NUM_THREADS", "")
     cores = min(cpu_count(), int(limit)) if limit.isdigit() and int(limit) else cpu_count()
     return max(cores + 1 + int(n_jobs), 1)

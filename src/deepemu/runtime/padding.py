@@ -4,10 +4,9 @@ import jax
 import numpy as np
 
 from deepemu._types import Array
-from deepemu.core.model.network import Data
 
 SMALLEST_BUCKET = 16
-# Streams of keys: the same seed may train an emulator, leave folds out and draw from it.
+# Streams of keys: one seed may serve to train an emulator, hold out folds and draw from it.
 TRAIN_STREAM, DRAW_STREAM, FOLD_STREAM, KEEP_STREAM, WARM_UP_STREAM = range(5)
 
 
@@ -38,12 +37,6 @@ def pad_rows(values: np.ndarray, n_rows: int) -> Array:
     """Zero rows appended up to ``n_rows``."""
     missing = [(0, n_rows - values.shape[0])] + [(0, 0)] * (values.ndim - 1)
     return array(np.pad(values, missing))
-
-
-def pack(x: np.ndarray, y: np.ndarray, counts: np.ndarray, squares: np.ndarray) -> Data:
-    """Scaled data, padded to their bucket; padded rows have a count of zero."""
-    size = bucket(x.shape[0])
-    return Data(pad_rows(x, size), pad_rows(y, size), pad_rows(counts, size), array(squares))
 
 
 def keys(n: int, seed: int, *stream: int) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -11,10 +12,11 @@ from typing import Any, TypeVar
 import jax
 
 from deepemu.runtime.devices import current, inside
+from deepemu.runtime.stored import ready_to_call
 
 T = TypeVar("T")
 
-# XLA's thread pool costs more than it gives on matrices of a few hundred rows; its fusion emitters
+# XLA's thread pool does not pay on matrices of a few hundred rows; its fusion emitters
 # double the compile time, and more than the first level of optimisation adds a quarter, without
 # making these programs faster.
 CPU_OPTIONS = {
@@ -38,29 +40,43 @@ def _program(
     platform: str,
 ) -> Callable[..., Any]:
     """A jitted function that threads compile once: the first call of each signature is alone."""
-    program = jax.jit(function, static_argnames=static, compiler_options=_options(platform))
-    seen: set[Any] = set()
+    options = _options(platform)
+    program = jax.jit(function, static_argnames=static, compiler_options=options)
+    names = tuple(inspect.signature(function).parameters)
+    stored: dict[Any, Callable[..., Any] | None] = {}
     compiling = threading.Lock()
+
+    def call(signature: Any, args: Any, kwargs: Any) -> Any:
+        dynamic = _without(static, names, args, kwargs)
+        if signature not in stored and platform == "cpu":
+            stored[signature] = ready_to_call(function, static, options, dynamic, args, kwargs)
+        ready = stored.setdefault(signature)
+        done = program(*args, **kwargs) if ready is None else ready(*dynamic[0], **dynamic[1])
+        return jax.block_until_ready(done)
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         signature = _signature((args, kwargs))
-        if signature not in seen:
-            with compiling:
-                if signature not in seen:
-                    with _no_garbage_collection():
-                        done = jax.block_until_ready(program(*args, **kwargs))
-                    seen.add(signature)
-                    return done
-        return jax.block_until_ready(program(*args, **kwargs))
+        if signature not in stored:
+            with compiling, _no_garbage_collection():
+                return call(signature, args, kwargs)
+        return call(signature, args, kwargs)
 
     return run
 
 
+def _without(
+    static: tuple[str, ...], names: tuple[str, ...], args: Any, kwargs: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments that are not static."""
+    by_place = tuple(arg for name, arg in zip(names, args, strict=False) if name not in static)
+    return by_place, {name: arg for name, arg in kwargs.items() if name not in static}
+
+
 @contextmanager
 def _no_garbage_collection() -> Iterator[None]:
-    """For a program's first call: tracing makes many objects that stay, and to look for garbage
-    among them, again and again, is a sixth of its time."""
+    """No garbage collection during a program's first call: tracing makes many lasting objects, and
+    scanning them repeatedly takes a sixth of its time."""
     if not gc.isenabled():
         yield
         return
@@ -73,7 +89,12 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _signature(arguments: Any) -> Any:
     leaves, structure = jax.tree.flatten(arguments)
-    return structure, tuple(getattr(leaf, "shape", leaf) for leaf in leaves)
+    return structure, tuple(
+        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+        if hasattr(leaf, "shape")
+        else leaf
+        for leaf in leaves
+    )
 
 
 @functools.cache
@@ -95,9 +116,9 @@ def _are_known(options: dict[str, bool | int]) -> bool:
 
 
 def in_threads(tasks: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
-    """(index, result) of each task as it is done, in as many threads as the runtime has."""
+    """(index, result) of each task as it finishes, in as many threads as the runtime has."""
     runtime = current()
-    if runtime.threads == 1 or len(tasks) == 1:
+    if runtime.threads == 1 or len(tasks) <= 1:
         yield from ((index, task()) for index, task in enumerate(tasks))
         return
 
@@ -110,7 +131,7 @@ def in_threads(tasks: Sequence[Callable[[], T]]) -> Iterator[tuple[int, T]]:
         waiting = {pool.submit(run, task): index for index, task in enumerate(tasks)}
         for done in as_completed(waiting):
             yield waiting[done], done.result()
-    finally:  # an error or a Ctrl-C does not wait for what is still to do
+    finally:  # an error or a Ctrl-C does not wait for pending tasks
         pool.shutdown(wait=False, cancel_futures=True)
 
 

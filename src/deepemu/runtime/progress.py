@@ -12,7 +12,8 @@ SHARE_THAT_TELLS = 0.05
 class Progress:
     """Writes ``label ████░░ 40 % 3 s left`` to standard error.
 
-    On a terminal over itself; in a log a line without the bar every ten seconds, and at the end.
+    A terminal shows one line that is rewritten; a log gets a line without the bar every ten
+    seconds, and at the end.
     """
 
     def __init__(self, label: str, total: int, shown: bool) -> None:
@@ -30,12 +31,12 @@ class Progress:
             self._write(self.plain_line() + "\n")
 
     def reach(self, done: int, total: int) -> None:
-        """Stand at ``done`` of a new total."""
+        """Continue at ``done`` of a new total."""
         self._total = total
         self.advance(done - self._done)
 
     def skip(self, amount: int) -> None:
-        """What turned out not to be needed."""
+        """Remove steps that will not be run from the total."""
         self._total -= amount
 
     def line(self) -> str:

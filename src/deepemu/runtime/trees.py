@@ -36,14 +36,13 @@ class Shelf(Generic[T]):
                 whole[chain, self.n_put] = part
         self.n_put += 1
 
-    def ordered(self) -> T:
-        """Those that were put, stacked along the first axis: those of a chain stand together."""
-        flat = lambda all_: all_[:, : self.n_put].reshape(-1, *all_.shape[2:])  # noqa: E731
-        return jax.tree.map(flat, self._stacked)
+    def stacked(self) -> T:
+        """The stored trees, with leading axes (chains, places)."""
+        return jax.tree.map(lambda whole: whole[:, : self.n_put], self._stacked)
 
 
-def row(tree: T, index: int | slice | np.ndarray) -> T:
-    """One of a stack of trees, or some of them."""
+def row(tree: T, index: int | slice | np.ndarray | tuple[int, ...]) -> T:
+    """One tree of a stack, or some of them."""
     return jax.tree.map(lambda leaf: leaf[index], tree)
 
 

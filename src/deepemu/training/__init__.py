@@ -1,1 +1,1 @@
-"""From data to trained structures."""
+"""Training of structures."""

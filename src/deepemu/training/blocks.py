@@ -1,6 +1,5 @@
 """Blocks of iterations: one compiled program per chain, and when to stop."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from deepemu._types import Array
-from deepemu.core.inference import m_step, sem
+from deepemu.core.inference import sem
+from deepemu.core.inference.steps import Steps
 from deepemu.core.model.network import Data, Network
+from deepemu.errors import NumericalError
 from deepemu.runtime.devices import current
 from deepemu.runtime.programs import compiled, in_threads
 from deepemu.runtime.trees import row, stack
@@ -20,9 +21,8 @@ from deepemu.training.plan import CHECK_EVERY
 
 def train_block(
     keys: np.ndarray,
-    net: Network,
-    schedule: sem.Schedule,
-    effort: sem.Effort,
+    network: Network,
+    steps: Steps,
     chains: Sequence[sem.Chain],
     data: Sequence[Data],
     first: int,
@@ -39,16 +39,24 @@ def train_block(
     """
     train = _train_together if current().platform == "gpu" else _train_apart
     fixed: dict[str, Any] = {
-        "network": net, "schedule": dataclasses.replace(schedule, nodes=nodes_of_device()),
-        "effort": effort,
+        "network": network, "steps": steps,
         "first": np.int32(first), "n_iterations": np.int32(n_iter),
     }  # fmt: skip
     chains, traces = train(keys, chains, data, fixed, lambda n_chains: advance(n_iter * n_chains))
+    _require_numbers(chains, first + n_iter)
     return chains, jax.tree.map(lambda path: path[:, :n_iter], stack(traces))
 
 
-def nodes_of_device() -> m_step.Nodes:
-    return m_step.InTurn() if current().platform == "cpu" else m_step.Together()
+def _require_numbers(chains: Sequence[sem.Chain], iteration: int) -> None:
+    """Stop after the block in which a chain became NaN."""
+    for number, chain in enumerate(chains):
+        leaves = jax.tree.leaves((chain.params, chain.imputation.latents))
+        if not all(np.all(np.isfinite(leaf)) for leaf in leaves):
+            raise NumericalError(
+                f"Chain {number + 1} is not finite after iteration {iteration}: a correlation "
+                "matrix was not positive definite in double precision; raise the nugget (for "
+                "instance to 1e-5) or remove rows of X that nearly coincide."
+            )
 
 
 Ends = tuple[list[sem.Chain], list[sem.Trace]]
@@ -61,7 +69,7 @@ def _train_apart(
     fixed: dict[str, Any],
     done: Callable[[int], None],
 ) -> Ends:
-    program = compiled(sem.train_block, ("network", "schedule"))
+    program = compiled(sem.train_block, ("network",))
     tasks = [
         functools.partial(program, key, chain=chain, data=of_chain, **fixed)
         for key, chain, of_chain in zip(keys, chains, data, strict=True)
@@ -80,7 +88,7 @@ def _train_together(
     fixed: dict[str, Any],
     done: Callable[[int], None],
 ) -> Ends:
-    program = compiled(_train_in_step, ("network", "schedule"))
+    program = compiled(_train_in_step, ("network",))
     ends = program(keys, tuple(chains), tuple(data), **fixed)
     done(len(chains))
     return ends
@@ -91,13 +99,12 @@ def _train_in_step(
     chains: tuple[sem.Chain, ...],
     data: tuple[Data, ...],
     network: Network,
-    schedule: sem.Schedule,
-    effort: sem.Effort,
+    steps: Steps,
     first: Array,
     n_iterations: Array,
 ) -> Ends:
     one = lambda key, chain, data: sem.train_block(  # noqa: E731
-        key, network, schedule, effort, chain, data, first, n_iterations
+        key, network, steps, chain, data, first, n_iterations
     )
     stacked = [jax.tree.map(lambda *leaves: jnp.stack(leaves), *each) for each in (chains, data)]
     ends = jax.vmap(one)(keys, *stacked)
@@ -112,10 +119,10 @@ ROUND_OFF = 1e-9
 
 
 class Blocks:
-    """The cut of training into blocks, and its end.
+    """Length of the next block of iterations, and the decision to stop.
 
     A block is long enough to hide the cost of a call and short enough to wait for after a Ctrl-C.
-    Where blocks are cut changes no number: draws and the checks of `has_settled` belong to an
+    Results do not depend on the lengths: draws and the checks of `has_settled` belong to an
     iteration.
     """
 
@@ -151,10 +158,10 @@ class Blocks:
 def has_settled(trace: sem.Trace) -> bool:
     """Whether the chains' paths have become stationary, after `FEWEST_ITERATIONS` or more.
 
-    The second half of the iterations is cut in two, and each path's drift between the two parts is
-    measured in standard errors over chains. Training has settled if the log density rose by less
-    than one standard error and the parameters' squared drifts are on average no more than
-    `LARGEST_DRIFT` times (K − 1)/(K − 3), which they are for K > 3 chains that go nowhere.
+    The second half of the iterations is cut in two, and each path's drift between these two
+    quarters is measured in standard errors over chains. Training has settled if the log density
+    rose by less than one standard error and the parameters' squared drifts are on average no more
+    than `LARGEST_DRIFT` times (K − 1)/(K − 3), which they are for K > 3 stationary chains.
     """
     n_chains, n_done = trace.log_density.shape
     if n_chains < FEWEST_CHAINS or n_done < FEWEST_ITERATIONS:
@@ -170,8 +177,8 @@ def _drifts(path: np.ndarray) -> np.ndarray:
     n = path.shape[1]
     change = path[:, 3 * n // 4 :].mean(axis=1) - path[:, n // 2 : 3 * n // 4].mean(axis=1)
     change = change.reshape(len(change), -1)
-    # Equal chains, such as those of one layer, have no spread: their drift is then a plain change.
+    # Equal chains, such as those of one layer, have no spread: round-off bounds the standard error.
     smallest = ROUND_OFF * (1.0 + np.max(np.abs(path)))
     error = np.maximum(change.std(axis=0, ddof=1) / np.sqrt(len(change)), smallest)
-    moves = np.max(np.abs(change), axis=0) > smallest  # a parameter that is held does not
+    moves = np.max(np.abs(change), axis=0) > smallest  # fixed parameters do not
     return change.mean(axis=0)[moves] / error[moves]

@@ -1,9 +1,9 @@
-"""Sites that chains are trained without, and predict.
+"""Held-out sites: each chain is trained without some, and predicts them.
 
 Chains take turns: chain k is trained without the sites of fold k mod F, which become padding, so
-that nothing is compiled for them. Neither its parameters nor its hidden layers have seen what it
-then predicts. (To take a row out of a chain that has seen it does not do: hidden layers forget so
-slowly that its score stays far too kind for hundreds of sweeps.)
+that nothing is compiled for them. Neither its parameters nor its hidden layers depend on the
+outputs that it then predicts. (Removing a site from a trained chain is not enough: hidden layers
+mix so slowly that the scores stay optimistic for hundreds of sweeps.)
 """
 
 from collections.abc import Sequence
@@ -15,30 +15,30 @@ import numpy as np
 from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import sem
 from deepemu.core.model.network import Network
-from deepemu.data.sites import Replicates, pack_without
-from deepemu.ensembles import prediction
+from deepemu.data.sites import SiteData, pack_without
+from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.runtime import padding, trees
 from deepemu.runtime.interrupt import Interrupt
 from deepemu.training import growth, imputations
-from deepemu.training.plan import Keep, Sampling
+from deepemu.training.plan import Plan
 
-# The chains stand where training left them, but with averaged parameters.
+# The chains are at their last state of training, but with averaged parameters.
 SWEEPS_BEFORE, SWEEPS_APART, N_IMPUTATIONS = 10, 5, 5
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Moments (chains, sites, q) of one new run at sites that a chain had not seen.
+    """Moments (chains, sites, P) of the last layer's nodes at sites that each chain held out.
 
-    ``unseen`` (chains, sites) says which those are; elsewhere the moments are zero.
+    ``mask`` (chains, sites) is true there; elsewhere the moments are zero.
     """
 
-    moments: Gaussian
-    unseen: np.ndarray
+    latents: Gaussian
+    mask: np.ndarray
 
 
-def left_out(seed: int, n_sites: int, n_chains: int, n_folds: int) -> np.ndarray:
-    """The sites (chains, sites) that each chain does without: fold k mod F for chain k.
+def held_out_sites(seed: int, n_sites: int, n_chains: int, n_folds: int) -> np.ndarray:
+    """The sites (chains, sites) that each chain holds out: fold k mod F for chain k.
 
     Folds are drawn at random, and their sizes differ by one at most.
     """
@@ -47,8 +47,8 @@ def left_out(seed: int, n_sites: int, n_chains: int, n_folds: int) -> np.ndarray
     return np.arange(n_chains)[:, None] % n_folds == fold[None, :]
 
 
-def forget(chain: sem.Chain, rows: np.ndarray) -> sem.Chain:
-    """The chain with zeros for the hidden variables of some sites, as padding has."""
+def hold_out_latents(chain: sem.Chain, rows: np.ndarray) -> sem.Chain:
+    """The chain with zeros for the latents of some sites, as in padded rows."""
     put = trees.put_at(np.flatnonzero(rows))
     latents = jax.tree.map(lambda latent: put(latent, 0.0), chain.imputation.latents)
     return growth.with_latents(chain, latents)
@@ -57,42 +57,40 @@ def forget(chain: sem.Chain, rows: np.ndarray) -> sem.Chain:
 def hold_out(
     seed: int,
     network: Network,
-    sampling: Sampling,
+    plan: Plan,
     chains: list[sem.Chain],
-    sites: Replicates,
-    rows: np.ndarray,
+    sites: SiteData,
+    mask: np.ndarray,
 ) -> tuple[list[sem.Chain], HeldOut]:
-    """Each chain's predictions of the ``rows`` (chains, sites) that it does without.
+    """Each chain's predictions of its held-out sites, given by a mask (chains, sites).
 
-    Chains are sampled a little further meanwhile, as ``sampling`` says.
+    The chains advance by the sweeps before these imputations.
     """
-    chains, mean, var = list(chains), *np.zeros((2, len(chains), *sites.y.shape))
-    for fold, (left_out, members) in enumerate(_by_fold(rows)):
-        kept = Keep(
-            (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1)), (padding.FOLD_STREAM, fold)
-        )
-        ensemble, ends = imputations.keep(
-            seed, network, sampling, kept, [chains[k] for k in members],
-            pack_without(sites, left_out), lambda _: None, Interrupt(),
+    shape = (*mask.shape, network.layers[-1].width)
+    chains, mean, var = list(chains), *np.zeros((2, *shape))
+    sweeps = (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1))
+    for fold, (held_out, members) in enumerate(_by_fold(mask)):
+        imputed, ends = imputations.keep(
+            seed, network, plan, sweeps, (padding.FOLD_STREAM, fold), [chains[k] for k in members],
+            pack_without(sites, held_out), lambda _: None, Interrupt(),
         )  # fmt: skip
-        found = prediction.predict_chains(
-            [(ensemble, k) for k in range(len(ends))], sites.x[left_out]
-        )
+        found = chain_latents(chains_of(imputed), sites.x[held_out], sites.units)
         for k, end, mean_k, var_k in zip(members, ends, found.mean, found.var, strict=True):
-            chains[k], mean[k, left_out], var[k, left_out] = end, mean_k, var_k
-    return chains, HeldOut(Gaussian(mean, var), rows)
+            chains[k], mean[k, held_out], var[k, held_out] = end, mean_k, var_k
+    return chains, HeldOut(Gaussian(mean, var), mask)
 
 
-def _by_fold(rows: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
-    """Folds, as rows that are left out, with the chains that do without each."""
+def _by_fold(mask: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
+    """Each fold as a mask of sites, with the chains that held it out."""
     chains: dict[bytes, list[int]] = {}
-    for k, left_out in enumerate(rows):
-        chains.setdefault(left_out.tobytes(), []).append(k)
-    return [(rows[members[0]], members) for members in chains.values()]
+    for k, held_out in enumerate(mask):
+        chains.setdefault(held_out.tobytes(), []).append(k)
+    return [(mask[members[0]], members) for members in chains.values()]
 
 
-def one_row(parts: Sequence[Gaussian], rows: np.ndarray) -> HeldOut:
-    """Predictions (1, m, q) of each fold in turn as those of a single chain that saw none of it."""
-    order = np.argsort(np.concatenate([np.flatnonzero(left_out) for left_out in rows]))
-    moments = jax.tree.map(lambda each: each[:, order], trees.joined(parts, axis=1))
-    return HeldOut(moments, np.ones((1, len(order)), bool))
+def one_chain(parts: Sequence[Gaussian], mask: np.ndarray) -> HeldOut:
+    """Predictions (1, m, P) of all folds in turn, as those of one chain that held out every
+    site."""
+    order = np.argsort(np.concatenate([np.flatnonzero(held_out) for held_out in mask]))
+    latents = jax.tree.map(lambda each: each[:, order], trees.joined(parts, axis=1))
+    return HeldOut(latents, np.ones((1, len(order)), bool))

@@ -1,4 +1,4 @@
-"""Chains whose data grow: hidden variables of new rows start at their conditional means."""
+"""Chains whose data grow: latents of new rows start at their conditional means."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,21 +9,21 @@ import numpy as np
 from deepemu.core.ensemble import conditional_mean
 from deepemu.core.inference import sem
 from deepemu.core.model.network import Data, Latents, Network
-from deepemu.ensembles.assembly import build_members
+from deepemu.ensembles.assembly import networks_of
 from deepemu.runtime.padding import bucket, pad_rows
 from deepemu.runtime.programs import compiled
 from deepemu.runtime.trees import put_at, to_numpy
 
 
 def extend_chains(
-    net: Network, chains: Sequence[sem.Chain], data: Data, grown: Data, n_old: int, n_new: int
+    network: Network, chains: Sequence[sem.Chain], data: Data, grown: Data, n_old: int, n_new: int
 ) -> list[sem.Chain]:
     """Chains over the grown data: latents are kept at old rows, and start at their conditional
     mean given the present imputation at new ones."""
     size = grown.x.shape[0]
     new = slice(n_old, n_old + n_new)
     means = _conditional_means(
-        net, chains, [data] * len(chains), [np.asarray(grown.x)[new]] * len(chains)
+        network, chains, [data] * len(chains), [np.asarray(grown.x)[new]] * len(chains)
     )
     grow = lambda old, new: pad_rows(np.concatenate([old[:n_old], new]), size)  # noqa: E731
     return [
@@ -33,18 +33,18 @@ def extend_chains(
 
 
 def fill_in(
-    net: Network,
+    network: Network,
     chains: Sequence[sem.Chain],
     data: Sequence[Data],
     x: np.ndarray,
-    left_out: np.ndarray,
+    held_out: np.ndarray,
 ) -> list[sem.Chain]:
-    """Chains whose rows ``left_out`` (chains, n) start at their conditional mean given the others.
+    """Chains whose rows ``held_out`` (chains, n) start at their conditional mean given the others.
 
     x (n, d) are the inputs of all rows.
     """
-    rows = [np.flatnonzero(of_chain) for of_chain in left_out]
-    means = _conditional_means(net, chains, data, [x[of_chain] for of_chain in rows])
+    rows = [np.flatnonzero(of_chain) for of_chain in held_out]
+    means = _conditional_means(network, chains, data, [x[of_chain] for of_chain in rows])
     return [
         with_latents(chain, jax.tree.map(put_at(at), to_numpy(chain.imputation.latents), mean))
         for chain, mean, at in zip(chains, means, rows, strict=True)
@@ -52,7 +52,7 @@ def fill_in(
 
 
 def _conditional_means(
-    net: Network, chains: Sequence[sem.Chain], data: Sequence[Data], at: Sequence[np.ndarray]
+    network: Network, chains: Sequence[sem.Chain], data: Sequence[Data], at: Sequence[np.ndarray]
 ) -> list[Latents]:
     """Hidden layers of each chain at its inputs ``at``, given its present imputation.
 
@@ -61,8 +61,10 @@ def _conditional_means(
     size = bucket(max(1, *(len(rows) for rows in at)))
     program = compiled(conditional_mean, ("network",))
     means = [
-        program(network=net, member=member, data=of_chain, x=pad_rows(rows, size))
-        for member, of_chain, rows in zip(build_members(net, chains, data), data, at, strict=True)
+        program(network, params, member, of_chain, pad_rows(rows, size))
+        for (params, member), of_chain, rows in zip(
+            networks_of(network, chains, data), data, at, strict=True
+        )
     ]
     cut = lambda mean, n: jax.tree.map(lambda values: np.asarray(values)[:n], mean)  # noqa: E731
     return [cut(mean, len(rows)) for mean, rows in zip(means, at, strict=True)]

@@ -1,62 +1,52 @@
-"""Imputed networks that are kept of each chain."""
+"""The imputed networks that each chain keeps."""
 
-import sys
-import warnings
 from collections.abc import Callable
-from types import FrameType
 
-from deepemu.core.ensemble import Ensemble, Member
+from deepemu.core.ensemble import Imputed
 from deepemu.core.inference import sem
 from deepemu.core.model.network import Data, Network
 from deepemu.ensembles import assembly
-from deepemu.ensembles.assembly import _build_ensemble
-from deepemu.errors import InterruptedFitWarning
-from deepemu.runtime import padding, trees
+from deepemu.errors import InterruptedFitWarning, warn
+from deepemu.runtime import padding
 from deepemu.runtime.interrupt import Interrupt
+from deepemu.runtime.trees import Shelf
 from deepemu.training import blocks
-from deepemu.training.plan import Keep, Sampling
+from deepemu.training.plan import Plan
 
 
 def keep(
     seed: int,
     network: Network,
-    sampling: Sampling,
-    kept: Keep,
+    plan: Plan,
+    sweeps: tuple[int, ...],
+    stream: tuple[int, ...],
     chains: list[sem.Chain],
     data: Data,
     advance: Callable[[int], None],
     interrupt: Interrupt,
-) -> tuple[Ensemble, list[sem.Chain]]:
-    """Imputed networks of all chains, and the chains after them. A Ctrl-C keeps what is there."""
-    members: trees.Shelf[Member] = trees.Shelf(len(chains), len(kept.sweeps))
+) -> tuple[Imputed, list[sem.Chain]]:
+    """Imputed networks of all chains, and the chains after them. A Ctrl-C keeps those made so far.
+
+    ``sweeps`` come before each network that is kept, ``stream`` is that of their random numbers.
+    """
+    kept: Shelf[assembly.Kept] = Shelf(len(chains), len(sweeps))
     of_chain = [data] * len(chains)
-    for index, n_sweeps in enumerate(kept.sweeps):
-        keys = padding.keys(len(chains), seed, *kept.stream, index)
+    for index, n_sweeps in enumerate(sweeps):
+        keys = padding.keys(len(chains), seed, *stream, index)
         chains, _ = blocks.train_block(
-            keys, network, sampling.schedule, sampling.between.effort(n_sweeps, sampling.bracket),
-            chains, of_chain, 0, sampling.between.n_iterations, advance,
+            keys, network, plan.sampling(n_sweeps), chains, of_chain, 0, plan.m_step.n_between,
+            advance,
         )  # fmt: skip
-        members.put(assembly.build_members(network, chains, of_chain))
-        if interrupt.requested and index + 1 < len(kept.sweeps):
-            warn_interrupted(f"{index + 1} of {len(kept.sweeps)} imputations")
+        kept.put(assembly.networks_of(network, chains, of_chain))
+        if interrupt.requested and index + 1 < len(sweeps):
+            warn_interrupted(f"{index + 1} of {len(sweeps)} imputations")
             break
-    shared = sampling.between.shares_parameters
-    return _build_ensemble(network, data, members, shared), chains
+    return assembly.imputed_of(network, data, kept, plan.m_step.shares_parameters), chains
 
 
 def warn_interrupted(done: str) -> None:
-    warnings.warn(
+    warn(
         f"Training was interrupted after {done}; the emulator uses those. "
         "Fit again to train in full.",
         InterruptedFitWarning,
-        stacklevel=frames_inside() + 1,
     )
-
-
-def frames_inside() -> int:
-    """Frames between `warnings.warn` and the user's call: many ways lead here."""
-    frame: FrameType | None = sys._getframe(1)
-    n_frames = 0
-    while frame is not None and frame.f_globals.get("__name__", "").startswith("deepemu."):
-        frame, n_frames = frame.f_back, n_frames + 1
-    return n_frames

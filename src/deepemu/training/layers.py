@@ -1,4 +1,4 @@
-"""How a user describes a network, and its translation to the core's `Network`."""
+"""`Layer`, the user's description of a network, and its translation to the core's `Network`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -9,12 +9,13 @@ import numpy as np
 from deepemu.core.kernels import families
 from deepemu.core.model.network import LayerSpec, Network
 from deepemu.core.model.priors import Flat, Gamma, Independent, InverseGamma, Prior, Reference
+from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import is_real, require, require_choice, require_flag, require_whole
+from deepemu.data.names import numbered
+from deepemu.observations.model import Observation
 
 ESTIMATE = "estimate"
-# A nugget up to this one is there for the arithmetic; a larger one is noise.
-INTERPOLATES = 1e-6
-# The linked variance of a deep network sums terms of the size of R⁻¹; that of one layer does not.
+# The linked variance of a deep network sums terms of the size of R⁻¹; a plain GP's does not.
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
 SMALLEST_NUGGET = 1e-7
 SMALLEST_NUGGET_OF_ONE_LAYER = 1e-8
@@ -40,45 +41,112 @@ class Layer:
         One lengthscale per column that a node reads, or one for all of them.
     connect_input : bool
         Whether the nodes also read the global inputs (the first layer always does).
-    reads : sequence of sequences of int, optional
-        For each node, the columns it reads of [previous layer | global inputs]; for the first
-        layer, of the global inputs. Default: all columns.
+    sources : sequence of int or str, optional
+        The earlier layers whose nodes are read, by number (the first layer is 1) or by name.
+        Default: the one before; an empty list: the global inputs alone.
+    reads : sequence of sequences of int or str, optional
+        For each node, the columns it reads of [nodes of the sources | global inputs]; for the first
+        layer, of the global inputs. A column is given by its number there, from 0, or by name: that
+        of an input (x1, x2, … where X has no names), or "name.2" for the second node of a layer
+        called "name". Default: all columns.
+    name : str, optional
+        What other layers call this one; the first layer is "layer1" unless it has a name.
     prior : {"gamma", "inverse_gamma", "reference", "none"} or a prior object
         Prior on lengthscales and nugget.
     scale : float, "estimate" or None
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
     nugget : float of at least 1e-7 (1e-8 where there is no other layer), or "estimate"
-        Nugget relative to the scale. Below that round-off would pass for uncertainty.
+        Nugget relative to the scale. Round-off would dominate the variance below that.
     """
 
     width: int | None = None
     kernel: str = "matern52"
     lengthscale: str = "ard"
     connect_input: bool = True
-    reads: Sequence[Sequence[int]] | None = None
+    reads: Sequence[Sequence[int | str]] | None = None
     prior: str | Prior = "gamma"
     scale: float | str | None = None
     nugget: float | str = 1e-6
+    sources: Sequence[int | str] | None = None
+    name: str | None = None
 
 
-def build_network(layers: Sequence[Layer], n_inputs: int, n_outputs: int) -> Network:
+def build_network(
+    layers: Sequence[Layer],
+    n_inputs: int,
+    n_outputs: int,
+    observation: Observation,
+    solver: Solver,
+    input_names: Sequence[str] | None = None,
+) -> Network:
     """The static structure, with every choice checked."""
     specs: list[LayerSpec] = []
+    names = _names_of(layers)
+    inputs = list(input_names or numbered("x", n_inputs))
     least = SMALLEST_NUGGET if len(layers) > 1 else SMALLEST_NUGGET_OF_ONE_LAYER
     for index, layer in enumerate(_with_scales(layers)):
-        last = index == len(layers) - 1
-        width = n_outputs if layer.width is None and last else layer.width
-        require_whole(f"width of layer {index + 1}", width)
-        require(
-            not last or width == n_outputs,
-            f"the last layer has width {width} but y has {n_outputs} column(s); make them equal.",
-        )
-        n_previous = specs[-1].width if specs else 0
+        width = _width(layer, index, len(layers), observation.n_latents(n_outputs))
         require_flag(f"connect_input of layer {index + 1}", layer.connect_input)
         _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", least)
-        connected = bool(layer.connect_input) or index == 0
-        specs.append(_spec(layer, index, int(width), n_previous + connected * n_inputs))  # type: ignore[arg-type]
-    return Network(n_inputs, tuple(specs))
+        sources = _sources(layer, index, names)
+        columns = [f"{names[s]}.{node + 1}" for s in sources for node in range(specs[s].width)]
+        connected = bool(layer.connect_input) or not sources
+        columns += inputs if connected else []
+        specs.append(_spec(layer, index, width, columns, tuple(s - index for s in sources)))
+    _require_no_loose_ends(specs)
+    return Network(n_inputs, tuple(specs), observation, solver)
+
+
+def _width(layer: Layer, index: int, depth: int, n_last: int) -> int:
+    last = index == depth - 1
+    width = n_last if layer.width is None and last else layer.width
+    require_whole(f"width of layer {index + 1}", width)
+    require(
+        not last or width == n_last,
+        f"the last layer has width {width} but y has {n_last} column(s); make them equal.",
+    )
+    return int(width)  # type: ignore[arg-type]
+
+
+def _names_of(layers: Sequence[Layer]) -> list[str]:
+    names = [layer.name or f"layer{index + 1}" for index, layer in enumerate(layers)]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    require(not twice, f"name of a layer is {', '.join(twice)} twice; give each its own.")
+    return names
+
+
+def _sources(layer: Layer, index: int, names: Sequence[str]) -> list[int]:
+    """The places of the layers that a layer reads."""
+    if layer.sources is None:
+        return [index - 1] if index else []
+    given = list(layer.sources) if not isinstance(layer.sources, str) else []
+    earlier = list(names[:index])
+    found = [_place_of_layer(source, earlier) for source in given]
+    ok = None not in found and len(set(found)) == len(found) and not isinstance(layer.sources, str)
+    listed = ", ".join(repr(name) for name in earlier) or "none"
+    require(
+        ok,
+        f"sources of layer {index + 1} is {layer.sources!r}; it must list different earlier layers "
+        f"(1 to {index}, or {listed}).",
+    )
+    return [place for place in found if place is not None]
+
+
+def _place_of_layer(source: object, earlier: list[str]) -> int | None:
+    if isinstance(source, str) and source in earlier:
+        return earlier.index(source)
+    number = isinstance(source, Integral) and not isinstance(source, bool)
+    place = int(source) - 1 if number else -1  # type: ignore[call-overload]
+    return place if place in range(len(earlier)) else None
+
+
+def _require_no_loose_ends(specs: Sequence[LayerSpec]) -> None:
+    """Refuse a hidden layer that no other reads: it would be sampled from its prior."""
+    read = {place + back for place, spec in enumerate(specs) for back in spec.sources}
+    loose = [place + 1 for place in range(len(specs) - 1) if place not in read]
+    require(
+        not loose, f"layer(s) {loose} are read by no other; name them in sources of a later one."
+    )
 
 
 def checked_layers(layers: object) -> list[Layer]:
@@ -91,36 +159,46 @@ def checked_layers(layers: object) -> list[Layer]:
     return sequence
 
 
-def _spec(layer: Layer, index: int, width: int, n_columns: int) -> LayerSpec:
+def _spec(
+    layer: Layer, index: int, width: int, columns: Sequence[str], sources: tuple[int, ...]
+) -> LayerSpec:
     require_choice(layer.kernel, f"kernel of layer {index + 1}", families.NAMES)
     require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", ("ard", "shared"))
     _number_or_estimate(layer.scale, f"scale of layer {index + 1}", 0.0)
     return LayerSpec(
         kernel=families.by_name(layer.kernel),
-        reads=_reads(layer, index, width, n_columns),
+        reads=_reads(layer, index, width, columns),
         prior=prior_by_name(layer.prior),
         shared_lengthscale=layer.lengthscale == "shared",
         free_scale=layer.scale == ESTIMATE,
         free_nugget=layer.nugget == ESTIMATE,
+        sources=sources,
     )
 
 
-def _reads(layer: Layer, index: int, width: int, n_columns: int) -> tuple[tuple[bool, ...], ...]:
+def _reads(
+    layer: Layer, index: int, width: int, columns: Sequence[str]
+) -> tuple[tuple[bool, ...], ...]:
+    n_columns = len(columns)
     if layer.reads is None:
         return ((True,) * n_columns,) * width
     require(
         len(layer.reads) == width,
         f"reads of layer {index + 1} names {len(layer.reads)} node(s) but its width is {width}.",
     )
-    for columns in layer.reads:
-        listed = list(columns) if isinstance(columns, Sequence | np.ndarray) else []
-        inside = all(isinstance(c, Integral) and 0 <= c < n_columns for c in listed)
-        require(
-            len(listed) > 0 and inside,
-            f"reads of layer {index + 1} has {columns!r}; each node needs a list of at least one "
-            f"column between 0 and {n_columns - 1}.",
-        )
-    return tuple(tuple(c in columns for c in range(n_columns)) for columns in layer.reads)
+    return tuple(_columns_read(given, index, columns) for given in layer.reads)
+
+
+def _columns_read(given: object, index: int, columns: Sequence[str]) -> tuple[bool, ...]:
+    listed = list(given) if isinstance(given, Sequence | np.ndarray) else []
+    places = [columns.index(c) if c in columns else c for c in listed]
+    inside = all(isinstance(c, Integral) and c in range(len(columns)) for c in places)
+    require(
+        len(places) > 0 and inside and not isinstance(given, str),
+        f"reads of layer {index + 1} has {given!r}; each node needs a list of at least one column "
+        f"between 0 and {len(columns) - 1}, or its name ({', '.join(columns)}).",
+    )
+    return tuple(place in places for place in range(len(columns)))
 
 
 def prior_by_name(prior: str | Prior) -> Prior:

@@ -1,65 +1,71 @@
-"""Training of a plain Gaussian process: the best of several ascents."""
+"""Training of a plain Gaussian process: the best of several starts."""
+
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from deepemu._types import Array
-from deepemu.core.inference import m_step, sem
-from deepemu.core.model.network import Data, LayerParams, Network, layer_sites
-from deepemu.data.sites import Replicates, pack, pack_without
-from deepemu.ensembles import assembly, prediction
+from deepemu.core.inference import impute, sem
+from deepemu.core.inference.multistart import best_ascent
+from deepemu.core.model.network import Data, LayerParams, Network
+from deepemu.data.sites import SiteData, pack, pack_without
+from deepemu.ensembles import assembly
+from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.runtime import padding
 from deepemu.runtime.programs import compiled
 from deepemu.runtime.trees import to_numpy
 from deepemu.training import folds
-from deepemu.training.blocks import nodes_of_device
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
-from deepemu.training.start import starting_imputation
+from deepemu.training.plan import nodes_of_device
 
 GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
 GP_SCOUT_STEPS = 15
 GP_STEPS = 200
 GP_TOLERANCE = 1e-7
+NOTHING_IMPUTED = impute.Imputation((), (), np.int32(0), np.int32(0))  # type: ignore[arg-type]
 
 
-def train_single_layer(
-    network: Network, sites: Replicates, params: LayerParams, seed: int, n_folds: int
+def train_plain(
+    structure: Any, start: LayerParams, sites: SiteData, seed: int, n_folds: int
 ) -> Trained:
-    """A plain Gaussian process: the best of several ascents, and one member."""
-    starts, data = _gp_starts(params, seed), pack(sites)
-    fitted, values = _best_ascent(network, starts, data)
+    """A plain Gaussian process, as one chain with one network and no imputed layer."""
+    network, starts, data = structure.network, _gp_starts(start, seed), pack(sites)
+    fitted, values = fit_plain(network, starts, data)
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     assembly.require_finite(trace.log_density)
-    chains = [to_numpy(sem.Chain((fitted,), starting_imputation((), 1.0)))]
+    chains = [to_numpy(sem.Chain((fitted,), NOTHING_IMPUTED))]
     held_out = _refit_folds(network, sites, starts, seed, n_folds) if n_folds else None
-    return Trained(assembly.as_they_are(network, data, chains), chains, trace, 1, held_out)
+    imputed = assembly.as_they_are(network, data, chains)
+    return Trained(structure, imputed, chains, trace, 1, held_out)
 
 
-def _best_ascent(network: Network, starts: LayerParams, data: Data) -> tuple[LayerParams, Array]:
-    return fit_single_layer(network, starts, data, GP_SCOUT_STEPS, GP_STEPS, GP_TOLERANCE)
+def fit_plain(network: Network, starts: LayerParams, data: Data) -> tuple[LayerParams, Any]:
+    """The best parameters, and the objective of each node."""
+    program = compiled(best_ascent, ("network", "nodes"))
+    steps = np.int32(GP_SCOUT_STEPS), np.int32(GP_STEPS), np.float64(GP_TOLERANCE)
+    return program(network, nodes_of_device(), starts, data, *steps)
 
 
 def _refit_folds(
-    network: Network, sites: Replicates, starts: LayerParams, seed: int, n_folds: int
+    network: Network, sites: SiteData, starts: LayerParams, seed: int, n_folds: int
 ) -> HeldOut:
-    """Predictions of each fold by the process that was fitted without it, by the same program."""
-    n_folds = min(n_folds, len(sites.x))
-    left_out = folds.left_out(seed, len(sites.x), n_folds, n_folds)
+    """Held-out predictions of each fold by the process fitted without it, with the same program."""
+    n_folds = min(n_folds, sites.n_sites)
+    mask = folds.held_out_sites(seed, sites.n_sites, n_folds, n_folds)
     parts = []
-    for rows in left_out:
+    for rows in mask:
         data = pack_without(sites, rows)
-        params, _ = _best_ascent(network, starts, data)
-        chains = [sem.Chain((params,), starting_imputation((), 1.0))]
-        ensemble = assembly.as_they_are(network, data, chains)
-        parts.append(prediction.predict_chains([(ensemble, 0)], sites.x[rows]))
-    return folds.one_row(parts, left_out)
+        params, _ = fit_plain(network, starts, data)
+        imputed = assembly.as_they_are(network, data, [sem.Chain((params,), NOTHING_IMPUTED)])
+        parts.append(chain_latents(chains_of(imputed), sites.x[rows], sites.units))
+    return folds.one_chain(parts, mask)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:
-    """Equal lengthscales of several sizes, and some random ones, in units of the inputs."""
+    """Starting lengthscales: equal ones of several sizes and some random ones, in units of the
+    inputs."""
     given = np.asarray(params.log_lengthscale)
     equal = [np.full(given.shape, np.log(start)) for start in GP_STARTS]
     log_lengthscale = np.stack([given, *equal, *_random_logs(seed, given.shape)])
@@ -73,43 +79,3 @@ def _random_logs(seed: int, shape: tuple[int, ...]) -> list[np.ndarray]:
     generator = np.random.default_rng([seed, 1])  # not the stream that draws the folds
     low, high = np.log(GP_STARTS[0]), np.log(GP_STARTS[-1])
     return [generator.uniform(low, high, shape) for _ in range(2)]
-
-
-def fit_single_layer(
-    net: Network, starts: LayerParams, data: Data, n_scout: int, n_polish: int, tolerance: float
-) -> tuple[LayerParams, Array]:
-    """A one-layer network's best parameters and objective, node by node.
-
-    A few steps from each start (along the first axis) choose the one that is followed to the top.
-    """
-    return compiled(_fit_single_layer, ("network_", "nodes"))(
-        net,
-        nodes_of_device(),
-        starts,
-        data,
-        np.int32(n_scout),
-        np.int32(n_polish),
-        np.float64(tolerance),
-    )
-
-
-def _fit_single_layer(
-    network_: Network,
-    nodes: m_step.Nodes,
-    starts: LayerParams,
-    data: Data,
-    n_scout: Array,
-    n_polish: Array,
-    tolerance: Array,
-) -> tuple[LayerParams, Array]:
-    sites = layer_sites(network_, 0, data)
-
-    def ascend(start: LayerParams, n_steps: Array) -> tuple[LayerParams, Array]:
-        task = m_step.LayerTask(network_.layers[0], start, data.x, data.y, sites)
-        (fitted,), values = m_step.fit_layers(nodes, [task], n_steps, tolerance)
-        return fitted, values
-
-    ends, values = jax.lax.map(lambda start: ascend(start, n_scout), starts)
-    best = jnp.argmax(jnp.where(jnp.isnan(values), -jnp.inf, values), axis=0)
-    choose = jax.vmap(lambda tries, i: tries[i], (1, 0))
-    return ascend(jax.tree.map(lambda each: choose(each, best), ends), n_polish)

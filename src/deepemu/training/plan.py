@@ -1,90 +1,64 @@
-"""How long to train, how to sample, and what to keep."""
+"""The settings of a training run."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from deepemu.core.inference import impute, sem
-from deepemu.runtime import padding
+from deepemu.core.inference.m_step import InTurn, Together
+from deepemu.core.inference.steps import Moves, MStep, Nodes, Steps
+from deepemu.runtime.devices import current
 
-
-@dataclass(frozen=True)
-class Averaged:
-    """Imputations with the parameters held: those of a chain share their factors.
-
-    The training program serves with no scoring steps, and its sweeps make one iteration.
-    """
-
-    n_iterations: int = 1
-    shares_parameters: bool = True
-
-    def effort(self, n_sweeps: int, bracket: float) -> sem.Effort:
-        return effort(n_sweeps, 0, bracket, False)
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """Imputations between which parameters are sampled too, so that each has its own.
-
-    They are ten iterations apart, because parameters move slower than latents.
-    """
-
-    n_sweeps: int
-    n_scoring: int
-    n_iterations: int = 10
-    shares_parameters: bool = False
-
-    def effort(self, n_sweeps: int, bracket: float) -> sem.Effort:
-        """As in training, whatever the number of sweeps that held parameters would need."""
-        return effort(self.n_sweeps, self.n_scoring, bracket, False)
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How networks are sampled: the training program, the width of slice brackets, and what
-    happens between two that are kept."""
-
-    schedule: sem.Schedule
-    bracket: float
-    between: Averaged | Drawn
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Sweeps before each imputation that is kept, and the stream of random numbers they use."""
-
-    sweeps: tuple[int, ...]
-    stream: tuple[int, ...]
-
-
-# Chains are trained without a quarter of the rows in turn, if there are enough of both.
+# Each chain holds out a quarter of the sites, if there are enough chains and sites.
 N_FOLDS, FEWEST_ROWS = 4, 8
 BURN_STEPS = 4
 THIN_STEPS = 2
+# Iterations between checks for stationarity, and so the longest block that is compiled.
 CHECK_EVERY = 20
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How long to train and how much to keep."""
+    """Settings of a training run: those of `DGP`, and ``n_folds`` folds of held-out sites."""
 
-    sampling: Sampling
+    moves: Moves
+    m_step: MStep
+    n_chains: int
     n_iter: int
     burn_in: float
     n_sweeps: int
     n_scoring: int
     n_imputations: int
+    bracket: float
     stops_early: bool
     n_folds: int
 
     @property
-    def kept(self) -> Keep:
-        """Imputations two I-steps apart, after four more for averaged parameters to take hold."""
+    def kept(self) -> tuple[int, ...]:
+        """Sweeps before each imputation that is kept: two I-steps, and four more before the first,
+        for the latents to adapt to the averaged parameters."""
         first = (BURN_STEPS + THIN_STEPS) * self.n_sweeps
-        later = (THIN_STEPS * self.n_sweeps,) * (self.n_imputations - 1)
-        return Keep((first, *later), (padding.KEEP_STREAM,))
+        return (first, *[THIN_STEPS * self.n_sweeps] * (self.n_imputations - 1))
+
+    def training(self) -> Steps:
+        return self._steps(self.n_sweeps, self.n_scoring, adapt=True)
+
+    def warm_up(self) -> Steps:
+        """Parameters are fixed, the latent layers are imputed."""
+        return self._steps(self.n_sweeps, 0, adapt=True)
+
+    def sampling(self, n_sweeps: int) -> Steps:
+        """Between kept networks: this many sweeps with fixed parameters; where parameters are
+        sampled too, iterations as in training."""
+        if self.m_step.shares_parameters:
+            return self._steps(n_sweeps, 0, adapt=False)
+        return self._steps(self.n_sweeps, self.n_scoring, adapt=False)
+
+    def _steps(self, n_sweeps: int, n_scoring: int, adapt: bool) -> Steps:
+        return Steps(
+            self.moves, self.m_step, nodes_of_device(), CHECK_EVERY,
+            np.int32(n_sweeps), np.int32(n_scoring), np.float64(self.bracket), np.bool_(adapt),  # type: ignore[arg-type]
+        )  # fmt: skip
 
 
-def effort(n_sweeps: int, n_scoring: int, bracket_factor: float, adapt: bool) -> sem.Effort:
-    brackets = impute.Brackets(np.float64(bracket_factor), np.bool_(adapt))  # type: ignore[arg-type]
-    return sem.Effort(np.int32(n_sweeps), np.int32(n_scoring), brackets)  # type: ignore[arg-type]
+def nodes_of_device() -> Nodes:
+    return InTurn() if current().platform == "cpu" else Together()

@@ -1,4 +1,4 @@
-"""The free parameters of a node, and how well it fits at each value of them."""
+"""The free parameters of a node, and its log posterior density as a function of them."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from deepemu._types import Array, record
 from deepemu.core.kernels.families import Kernel
 from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Geometry, Prior
-from deepemu.core.nodes import dense
 from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites
+from deepemu.core.nodes.solver import Solver
 
 # Logarithms of 1e-3 … 1e3 and 1e-7 … 1e2. A smaller nugget is lost in the round-off of the linked
 # variance, which sums terms of the size of R⁻¹.
@@ -20,22 +20,25 @@ NUGGET_BOUNDS = (-16.1, 4.6)
 
 @dataclass(frozen=True)
 class Kind:
-    """What nodes have in common that the same piece of a program fits."""
+    """The properties that nodes fitted by the same piece of a program share."""
 
     kernel: Kernel
     prior: Prior
     shared_lengthscale: bool
     free_nugget: bool
+    solver: Solver
 
     @classmethod
-    def of(cls, spec: LayerSpec) -> "Kind":
-        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget)
+    def of(cls, spec: LayerSpec, solver: Solver) -> "Kind":
+        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget, solver)
 
 
 @record
 class NodeTask:
-    """A node to be fitted, or several, stacked; ``layer`` is the place of its inputs, ``number``
-    its own in the network."""
+    """A node to be fitted, or several, stacked: its present parameters and its data.
+
+    ``layer`` is the place of its inputs among those of its kind, ``number`` its own in the network.
+    """
 
     reads: Array
     free_scale: Array
@@ -100,11 +103,11 @@ class FreeNode:
         return Node(self.kind.kernel, inverse, jnp.exp(log_scale), jnp.exp(log_nugget))
 
     def log_scale(self, fit: Fit) -> Array:
-        """That of the fit, or the one that is held."""
+        """The profiled scale of the fit, or the fixed one."""
         return jnp.where(self.task.free_scale, jnp.log(fit.scale), self.task.params.log_scale)
 
     def fit(self, free: Array) -> Fit:
-        return dense.fit(self._node_at(free), *self._given)
+        return self.kind.solver.fit(self._node_at(free), *self._given)
 
     @property
     def _given(self) -> tuple[Array, Array, Sites, Array]:
@@ -114,12 +117,12 @@ class FreeNode:
         return self.kind.prior.log_density(*self.unpack(free), self.task.shape)
 
     def log_jacobian(self, free: Array) -> Array:
-        """What turns the prior into a density of the free parameters, up to a constant."""
+        """The Jacobian that makes the prior a density of the free parameters, up to a constant."""
         return self.kind.prior.log_jacobian(*self.unpack(free), self.task.shape)
 
     def derivatives(self, free: Array) -> Derivatives:
         """The fit, with the derivatives of log density + log prior in the free parameters."""
-        of = dense.derivatives(self._node_at(free), *self._given)
+        of = self.kind.solver.derivatives(self._node_at(free), *self._given)
         curvature = self.kind.prior.curvature(*self.unpack(free), self.task.shape)
         information = self._of_free(of.information + jnp.diag(jnp.append(*curvature)))
         gradient = self._of_free(of.gradient) + jax.grad(self.log_prior)(free)
@@ -128,7 +131,7 @@ class FreeNode:
     def _of_free(self, slopes: Array) -> Array:
         """Derivatives along the first axis in the free parameters, given those in (log γ, log η).
 
-        Those in lengthscales that are one parameter add up; that in a held nugget is dropped.
+        Those in lengthscales that are one parameter add up; that in a fixed nugget is dropped.
         """
         columns, nugget = slopes[:-1], slopes[-1:]
         shared = self.kind.shared_lengthscale

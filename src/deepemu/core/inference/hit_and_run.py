@@ -9,7 +9,8 @@ from deepemu._types import Array
 from deepemu.core.inference import slice_step
 
 # In standard deviations of the direction, that is in units of a logarithm. A wider bracket costs
-# two evaluations for each factor e, a narrower one slows parameters that the data say little of.
+# two evaluations for each factor e, a narrower one slows parameters about which the data are
+# uninformative.
 BRACKET = 4.0
 
 
@@ -39,7 +40,7 @@ def hit_and_run(
 
 
 def draw_log_scale(key: Array, profiled: Array, n_observations: Array) -> Array:
-    """log σ² of a draw σ² ~ inverse gamma(N/2, N σ̂²/2), given σ̂² of `dense.profiled_scale`.
+    """log σ² of a draw σ² ~ inverse gamma(N/2, N σ̂²/2), given the profiled scale σ̂².
 
     With Q = yᵀR⁻¹y + S/η = N σ̂² and p(σ²) ∝ 1/σ², the density of a node is proportional to
     σ^(−N−2) exp(−Q/(2σ²)) in σ². So is Q/2 over a gamma(N/2) variable.

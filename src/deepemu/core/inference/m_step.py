@@ -4,119 +4,100 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
 
 import jax
 import jax.numpy as jnp
 
-from deepemu._types import Array, record
+from deepemu._types import Array
 from deepemu.core.inference import hit_and_run
 from deepemu.core.inference.free_node import FreeNode, Kind, NodeTask
 from deepemu.core.inference.scoring import Objective, Slopes, Value, maximise
+from deepemu.core.inference.steps import MStep, Nodes, Update
 from deepemu.core.model.network import (
     Data,
     Latents,
     LayerParams,
     LayerSpec,
     Network,
+    Params,
     geometry,
     layer_inputs,
     layer_sites,
     layer_targets,
 )
-from deepemu.core.nodes.node import Fit, Sites
+from deepemu.core.nodes.node import Fit
 
 T = TypeVar("T")
-BEHIND_ALL_SWEEPS = 2**31 - 1  # a number that keys of an iteration's sweeps do not have
+BEHIND_ALL_SWEEPS = 2**31 - 1  # a number that the keys of an iteration's sweeps do not use
 
 
 @dataclass(frozen=True)
-class InTurn:
-    """Nodes one after the other, those of all layers by one piece of a program: right for a CPU,
-    and a fraction of the time to compile."""
+class InTurn(Nodes):
+    """Nodes one after the other, those of all layers by one piece of a program: suited to a CPU,
+    and compiled in a fraction of the time."""
 
     def map(self, function: Callable[..., T], *nodes: Any) -> T:
         return jax.lax.map(lambda node: function(*node), nodes)
 
-    def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
-        """The places of layers of the same kind, kind by kind."""
+    def groups(self, network: Network) -> list[list[int]]:
+        """The layers of the same kind, kind by kind."""
         alike: dict[Kind, list[int]] = {}
-        for place, spec in enumerate(layers):
-            alike.setdefault(Kind.of(spec), []).append(place)
+        for layer, spec in enumerate(network.layers):
+            alike.setdefault(Kind.of(spec, network.solver), []).append(layer)
         return list(alike.values())
 
 
 @dataclass(frozen=True)
-class Together:
-    """All nodes of a layer in batches: right for a GPU."""
+class Together(Nodes):
+    """All nodes of a layer in batches: suited to a GPU."""
 
     def map(self, function: Callable[..., T], *nodes: Any) -> T:
         return jax.vmap(function)(*nodes)
 
-    def groups(self, layers: Sequence[LayerSpec]) -> list[list[int]]:
+    def groups(self, network: Network) -> list[list[int]]:
         """Each layer by itself, so that memory holds the matrices of one."""
-        return [[place] for place in range(len(layers))]
-
-
-Nodes = InTurn | Together
-Update = Callable[[FreeNode], tuple[LayerParams, Array]]
-"""New parameters of a node, and its log posterior density there."""
+        return [[layer] for layer in range(network.depth)]
 
 
 @dataclass(frozen=True)
-class Maximise:
+class Maximise(MStep):
     """The M-step of stochastic EM: scoring steps towards the best parameters."""
 
-    def update(self, key: Array, n_steps: Array | int) -> Update:
-        return functools.partial(maximised, n_steps=n_steps, tolerance=0.0)
+    shares_parameters: ClassVar[bool] = True
+    n_between: ClassVar[int] = 1
+
+    def update(self, key: Array, n_scoring: Array | int) -> Update:
+        return functools.partial(maximised, n_steps=n_scoring, tolerance=0.0)
 
 
 @dataclass(frozen=True)
-class Sample:
-    """Moves of the parameters that leave their posterior invariant: a Gibbs sampler."""
+class Sample(MStep):
+    """Moves of the parameters that leave their posterior invariant: a Gibbs sampler.
 
-    def update(self, key: Array, n_steps: Array | int) -> Update:
+    Networks that are kept are ten iterations apart, because parameters move slower than latents.
+    """
+
+    shares_parameters: ClassVar[bool] = False
+    n_between: ClassVar[int] = 10
+
+    def update(self, key: Array, n_scoring: Array | int) -> Update:
         key_nodes = jax.random.fold_in(key, BEHIND_ALL_SWEEPS)
 
         def update(node: FreeNode) -> tuple[LayerParams, Array]:
-            return _sampled(jax.random.fold_in(key_nodes, node.task.number), node, n_steps)
+            return _sampled(jax.random.fold_in(key_nodes, node.task.number), node, n_scoring)
 
         return update
 
 
-MStep = Maximise | Sample
-
-
-@record
-class LayerTask:
-    """A layer to be fitted: where its parameters are now, inputs (n, D), targets (n, P), sites, and
-    the number of its first node in the network."""
-
-    spec: LayerSpec = field(metadata={"static": True})
-    params: LayerParams
-    inputs: Array
-    targets: Array
-    sites: Sites
-    first_node: int = field(default=0, metadata={"static": True})
-
-
-def layer_task(
-    network: Network, layer: int, params: LayerParams, latents: Latents, data: Data
-) -> LayerTask:
-    return LayerTask(
-        network.layers[layer],
-        params,
-        layer_inputs(network, layer, data.x, latents),
-        layer_targets(network, layer, data, latents),
-        layer_sites(network, layer, data),
-        sum(spec.width for spec in network.layers[:layer]),
-    )
-
-
 def fit_layers(
     nodes: Nodes,
-    layers: Sequence[LayerTask],
+    network: Network,
+    layers: Sequence[int],
+    params: Params,
+    latents: Latents,
+    data: Data,
     n_steps: Array | int,
     tolerance: Array | float = 0.0,
 ) -> tuple[list[LayerParams], Array]:
@@ -125,47 +106,67 @@ def fit_layers(
     Returns the objectives of all nodes as well.
     """
     update = functools.partial(maximised, n_steps=n_steps, tolerance=tolerance)
-    return update_layers(nodes, layers, update)
+    return update_layers(nodes, network, layers, params, latents, data, update)
 
 
 def update_layers(
-    nodes: Nodes, layers: Sequence[LayerTask], update: Update
+    nodes: Nodes,
+    network: Network,
+    layers: Sequence[int],
+    params: Params,
+    latents: Latents,
+    data: Data,
+    update: Update,
 ) -> tuple[list[LayerParams], Array]:
-    """New parameters of each node of layers of one kind, and what the update says of all nodes.
+    """New parameters of each node of layers of one kind, and their log posterior densities.
 
-    Narrow layers get columns that nobody reads.
+    Narrow layers are padded with columns that no node reads.
     """
-    n_columns = max(task.spec.n_columns for task in layers)
-    kind = Kind.of(layers[0].spec)
-    inputs = jnp.stack([_widened(task.inputs, n_columns) for task in layers])
-    tasks = [_node_tasks(task, place, n_columns) for place, task in enumerate(layers)]
+    specs = [network.layers[layer] for layer in layers]
+    n_columns = max(spec.n_columns for spec in specs)
+    kind = Kind.of(specs[0], network.solver)
+    every = [layer_inputs(network, layer, data.x, latents) for layer in layers]
+    inputs = jnp.stack([_widened(columns, n_columns) for columns in every])
+    tasks = [
+        _node_tasks(network, layer, params[layer], latents, data, place, n_columns)
+        for place, layer in enumerate(layers)
+    ]
     stacked = jax.tree.map(lambda *parts: jnp.concatenate(parts), *tasks)
 
     def of_node(node: NodeTask) -> tuple[LayerParams, Array]:
         return update(FreeNode(kind, node, inputs[node.layer]))
 
     fitted, values = nodes.map(of_node, stacked)
-    ends = list(itertools.accumulate(task.spec.width for task in layers))
+    ends = list(itertools.accumulate(spec.width for spec in specs))
     return [
-        _rows_of_layer(fitted, end - task.spec.width, task.spec)
-        for task, end in zip(layers, ends, strict=True)
+        _rows_of_layer(fitted, end - spec.width, spec)
+        for spec, end in zip(specs, ends, strict=True)
     ], values
 
 
-def _node_tasks(task: LayerTask, place: int, n_columns: int) -> NodeTask:
-    """All nodes of a layer, with columns that nobody reads up to ``n_columns``."""
-    spec, width = task.spec, task.spec.width
-    shape = geometry(spec, task.inputs, task.sites.used[0])
+def _node_tasks(
+    network: Network,
+    layer: int,
+    params: LayerParams,
+    latents: Latents,
+    data: Data,
+    place: int,
+    n_columns: int,
+) -> NodeTask:
+    """All nodes of a layer, padded to ``n_columns`` with columns that no node reads."""
+    spec, width = network.layers[layer], network.layers[layer].width
+    sites = layer_sites(network, layer, data)
+    shape = geometry(spec, layer_inputs(network, layer, data.x, latents), sites.used[0])
     widened = functools.partial(_widened, n_columns=n_columns)
     return NodeTask(
         widened(jnp.asarray(spec.reads)),
         jnp.full(width, spec.free_scale),
-        dataclasses.replace(task.params, log_lengthscale=widened(task.params.log_lengthscale)),
-        task.targets.T,
-        task.sites,
+        dataclasses.replace(params, log_lengthscale=widened(params.log_lengthscale)),
+        layer_targets(network, layer, data, latents).T,
+        sites,
         dataclasses.replace(shape, span=widened(shape.span), weight=widened(shape.weight)),
         jnp.full(width, place),
-        task.first_node + jnp.arange(width),
+        sum(each.width for each in network.layers[:layer]) + jnp.arange(width),
     )
 
 
@@ -210,8 +211,8 @@ def _sampled(key: Array, node: FreeNode, n_moves: Array | int) -> tuple[LayerPar
                              = |R|^(−½) η^(−(N−n)/2) Γ(N/2) (Q/2)^(−N/2),
 
     which is the density at its maximum, |R|^(−½) η^(−(N−n)/2) (Q/N)^(−N/2) exp(−N/2), but for a
-    factor that depends on N alone: `dense.fit` serves. The draw of σ² given the others then makes
-    one draw of all parameters. Without moves there is none.
+    factor that depends on N alone: the solver's `fit` serves. The draw of σ² given the others then
+    makes one draw of all parameters. Without moves there is none.
     """
     key_moves, key_scale = jax.random.split(key)
     lower, upper = node.bounds

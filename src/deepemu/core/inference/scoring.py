@@ -37,7 +37,7 @@ class Slopes:
 
 @record
 class Ascent:
-    """The best point so far, what is known there, and how steps went."""
+    """The best point so far, its value, and damping, last gain and number of steps."""
 
     point: Array
     at: Value

@@ -17,7 +17,7 @@ N_UNIFORMS = 2 + MAX_EVALUATIONS
 
 @record
 class SliceInfo:
-    """How a step went: the accepted angle (on a line: t) and the number of evaluations."""
+    """Statistics of a step: the accepted angle (on a line: t) and the number of evaluations."""
 
     angle: Array
     evaluations: Array
@@ -65,7 +65,7 @@ def step(
     log L(f). A non-finite log likelihood is never accepted. ``uniforms`` (`N_UNIFORMS`,) are
     independent on [0, 1).
 
-    What is left invariant depends on the path. On an ellipse it is prior times likelihood. On a
+    The invariant distribution depends on the path. On an ellipse it is prior times likelihood. On a
     line, whose direction has any distribution that is symmetric and the same everywhere, there is
     no prior: it is the density that ``log_likelihood`` gives (hit-and-run).
 

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -13,6 +14,7 @@ _DEGREE = 12
 _LARGEST = 708.0  # exp(-708) is the last normal number
 
 
+@jax.custom_jvp
 def exp_negative(exponent: Array) -> Array:
     """exp(-e) for e > -700, with relative error below 5e-16; zero for e > 708.
 
@@ -29,3 +31,10 @@ def exp_negative(exponent: Array) -> Array:
     value = lax.bitcast_convert_type(mantissa, jnp.int64) + power
     small = lax.bitcast_convert_type(value, exponent.dtype)
     return jnp.where(exponent <= _LARGEST, small, jnp.minimum(exponent, 0.0))  # zero, or NaN
+
+
+@exp_negative.defjvp
+def _slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """d exp(-e) = -exp(-e) de; JAX takes the derivative of a shuffle of bits for zero."""
+    value = exp_negative(*primals)
+    return value, -value * tangents[0]

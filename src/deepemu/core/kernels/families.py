@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
 import jax.numpy as jnp
-from jax import Array
 
+from deepemu._types import Array
 from deepemu.core.kernels.half_line import dot, half_moments, rough_half_moments
 
 Parts = tuple[Array, Array]
@@ -53,7 +53,8 @@ class Kernel(Protocol):
         """Coefficients of k(W - w) as a function of W, to absolute precision for v < 1."""
 
     def hermite_tails(self, var: Array) -> tuple[Array, Array, Array]:
-        """Bounds on the squared norm of what terms of total degree 0..1, 0..2 and 0..3 leave out.
+        """Bounds on the squared norm of the remainder after terms of total degree 0..1, 0..2 and
+        0..3.
 
         Of a product of kernels over columns, along the first axis, in the kernels' own Hilbert
         space, where k(W - .) has norm one and degree j takes t_j = v^j / j! |I^(j)|^2 of it.

@@ -6,8 +6,9 @@ import operator
 from collections.abc import Sequence
 
 import jax.numpy as jnp
-from jax import Array
 from jax.scipy.special import erfc
+
+from deepemu._types import Array
 
 # A known input (v = 0) gets this variance where a formula divides by it: an error of order v.
 SMALLEST_VARIANCE = 1e-24

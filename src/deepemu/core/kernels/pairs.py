@@ -1,7 +1,7 @@
 """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), for all pairs of design points, in scaled units.
 
-A `PairForm` computes what it can per point (whatever needs erfc, and for a Matern kernel all that
-needs exp) and leaves little to be done per pair.
+A `PairForm` computes as much as possible per point (everything with erfc, and for a Matern kernel
+everything with exp), so that little remains per pair.
 """
 
 import functools
@@ -12,8 +12,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
+from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
 from deepemu.core.kernels.families import Kernel, Matern
 from deepemu.core.kernels.half_line import (
@@ -35,14 +35,16 @@ _NARROW = 4.0
 
 
 class PairForm(Protocol):
-    """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), from what is known of each design point.
+    """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), from features of each design point.
 
     Arrays have dimensions along their first axis; `product` takes one entry for each.
     """
 
-    light: ClassVar[bool]  # whether a point has few features, so that reading them costs little
+    cheap_to_read: ClassVar[
+        bool
+    ]  # whether a point has few features, so that reading them costs little
 
-    def suits(self, var: Array) -> Array:
+    def is_accurate(self, var: Array) -> Array:
         """Whether the form is accurate at each test point (m,), given variances (D, 1, m)."""
 
     def common(self, var: Array) -> Array:
@@ -52,14 +54,14 @@ class PairForm(Protocol):
         """Exponent of the part of J that the input's distribution leaves alone."""
 
     def features(self, delta: Array, var: Array) -> Any:
-        """What J has to know about a design point, a pytree; delta = (m - w) / gamma."""
+        """The features of a design point that J needs, a pytree; delta = (m - w) / gamma."""
 
     def product(self, i: Sequence[Any], j: Sequence[Any], gap: Sequence[Array]) -> Array:
         """prod_d J exp(decay(gap)) less the common factor, gap = (w_i - w_j) / gamma."""
 
 
 def of(kernel: Kernel) -> tuple[PairForm, ...]:
-    """Ways to compute J, the cheapest first; the last one always works."""
+    """Forms of J, the cheapest first; the last one is always accurate."""
     if isinstance(kernel, Matern):
         return _NarrowMaternPairs(kernel), _WideMaternPairs(kernel)
     return (_SquaredExponentialPairs(),)
@@ -69,9 +71,9 @@ def of(kernel: Kernel) -> tuple[PairForm, ...]:
 class _SquaredExponentialPairs(PairForm):
     """J = (1+4v)^(-1/2) exp(-(d_i + d_j)^2 / (2 (1+4v)) - (d_i - d_j)^2 / 2), d = delta."""
 
-    light: ClassVar[bool] = True
+    cheap_to_read: ClassVar[bool] = True
 
-    def suits(self, var: Array) -> Array:
+    def is_accurate(self, var: Array) -> Array:
         return jnp.ones(var.shape[-1], bool)
 
     def common(self, var: Array) -> Array:
@@ -94,11 +96,11 @@ class _SquaredExponentialPairs(PairForm):
 
 @dataclass(frozen=True)
 class _MaternPairs(PairForm):
-    """What the forms of a Matern kernel share."""
+    """Base class of the forms of a Matern kernel."""
 
     kernel: Matern
 
-    light: ClassVar[bool] = False
+    cheap_to_read: ClassVar[bool] = False
 
     def common(self, var: Array) -> Array:
         return jnp.ones_like(var[0])
@@ -127,7 +129,7 @@ class _NarrowMaternPairs(_MaternPairs):
     are on one side of it, or else 1 - 1 would be left of a tail.
     """
 
-    def suits(self, var: Array) -> Array:
+    def is_accurate(self, var: Array) -> Array:
         return jnp.all(var <= _NARROW, axis=(0, 1))
 
     def features(self, delta: Array, var: Array) -> _NarrowMaternPoint:
@@ -211,11 +213,11 @@ class _WideMaternPoint(NamedTuple):
 class _WideMaternPairs(_MaternPairs):
     """J exp(aD) from moments outside and between the points that lose nothing at any variance."""
 
-    def suits(self, var: Array) -> Array:
+    def is_accurate(self, var: Array) -> Array:
         return jnp.ones(var.shape[-1], bool)
 
     def features(self, delta: Array, var: Array) -> _WideMaternPoint:
-        """Everything in J that needs exp or erfc; see `_WideMaternPoint`."""
+        """All of J that needs exp or erfc; see `_WideMaternPoint`."""
         order, rate = 2 * self.kernel.degree, 2.0 * self.kernel.rate
         delta, var = jnp.broadcast_arrays(delta, var)
         sd = jnp.sqrt(jnp.maximum(var, SMALLEST_VARIANCE))

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
-from jax import Array
 
+from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
 from deepemu.core.kernels.families import Kernel, Parts
 

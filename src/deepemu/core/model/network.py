@@ -1,27 +1,32 @@
 """The structure of a deep Gaussian process, and the arrays that live on it.
 
-Layer l maps the row [outputs of layer l−1 | global inputs] (the first layer: the global inputs) to
-its nodes' outputs. Which columns a node reads is one Boolean row of `LayerSpec.reads`; a column
-that is not read has a zero inverse lengthscale.
+A layer maps the row [outputs of earlier layers | global inputs] (the first layer: the global
+inputs) to its nodes' outputs. Which columns a node reads is one Boolean row of `LayerSpec.reads`; a
+column that is not read has a zero inverse lengthscale.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core import linalg
 from deepemu.core.kernels.families import Kernel
+from deepemu.core.model.observation import Likelihood
 from deepemu.core.model.priors import Geometry, Prior
-from deepemu.core.nodes import dense
 from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.solver import Solver
 
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """One layer: kernel, which columns each node reads, and what is estimated."""
+    """One layer: kernel, which columns each node reads, and what is estimated.
+
+    ``sources`` are the earlier layers whose outputs are columns, counted back from this one: -1 is
+    the layer before. Their columns come first, then those of the global inputs, if any.
+    """
 
     kernel: Kernel
     reads: tuple[tuple[bool, ...], ...]
@@ -29,6 +34,7 @@ class LayerSpec:
     shared_lengthscale: bool
     free_scale: bool
     free_nugget: bool
+    sources: tuple[int, ...] = (-1,)
 
     @property
     def width(self) -> int:
@@ -41,18 +47,35 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in order of evaluation; the last one is observed."""
+    """Layers in order of evaluation, how the last one is observed, and how nodes are computed."""
 
     n_inputs: int
     layers: tuple[LayerSpec, ...]
+    observation: Likelihood
+    solver: Solver
 
     @property
     def depth(self) -> int:
         return len(self.layers)
 
     @property
-    def n_outputs(self) -> int:
-        return self.layers[-1].width
+    def n_imputed(self) -> int:
+        """Number of layers whose outputs are imputed: these come first."""
+        return self.depth if self.observation.imputed else self.depth - 1
+
+    def sources(self, layer: int) -> tuple[int, ...]:
+        """The layers whose outputs ``layer`` reads, in the order of its columns."""
+        return tuple(layer + back for back in self.layers[layer].sources if layer + back >= 0)
+
+    def n_hidden(self, layer: int) -> int:
+        """Columns of ``layer`` that are outputs of earlier layers; those of the inputs follow."""
+        return sum(self.layers[source].width for source in self.sources(layer))
+
+    def readers(self, layer: int) -> tuple[int, ...]:
+        """The layers that read the outputs of ``layer``."""
+        return tuple(
+            above for above in range(layer + 1, self.depth) if layer in self.sources(above)
+        )
 
 
 @record
@@ -70,36 +93,38 @@ Latents = tuple[Array, ...]
 
 @record
 class Data:
-    """Inputs (n, d), site means of the outputs (n, q), counts (n,), replicates' squares (q,)."""
+    """Inputs (n, d), a mask (n,) that is zero in padded rows, and the observations of each row.
+
+    ``observed`` belongs to the observation model; see `Likelihood`.
+    """
 
     x: Array
-    y: Array
-    counts: Array
-    squares: Array
+    used: Array
+    observed: Any
 
 
 def layer_inputs(network: Network, layer: int, x: Array, latents: Sequence[Array]) -> Array:
-    """The columns that ``layer`` reads: [previous layer | x], or only one of the two."""
-    if layer == 0:
-        return x
-    previous = latents[layer - 1]
-    connected = network.layers[layer].n_columns > network.layers[layer - 1].width
-    return jnp.concatenate([previous, x], axis=1) if connected else previous
+    """The columns that ``layer`` reads: [outputs of earlier layers | x], or only one of the two."""
+    n_known = network.layers[layer].n_columns - network.n_hidden(layer)
+    hidden = [latents[source] for source in network.sources(layer)]
+    columns = [*hidden, x] if n_known else hidden
+    return columns[0] if len(columns) == 1 else jnp.concatenate(columns, axis=1)
 
 
 def layer_targets(network: Network, layer: int, data: Data, latents: Latents) -> Array:
-    """The outputs (n, P) of ``layer``: latent for a hidden layer, observed for the last."""
-    return data.y if layer == network.depth - 1 else latents[layer]
+    """The outputs (n, P) of ``layer``: latent, or observed."""
+    if layer < network.n_imputed:
+        return latents[layer]
+    return network.observation.targets(data.observed)
 
 
 def layer_sites(network: Network, layer: int, data: Data) -> Sites:
-    """Sites of each node of ``layer``, stacked: replicates are known to the last layer only."""
+    """Sites of each node of ``layer``, stacked: replicates are known to the observed layer only."""
+    if layer >= network.n_imputed:
+        return network.observation.sites(data.observed)
     width = network.layers[layer].width
-    if layer == network.depth - 1:
-        counts, squares = data.counts, data.squares
-    else:
-        counts, squares = jnp.minimum(data.counts, 1.0), jnp.zeros(width, data.x.dtype)
-    return Sites(jnp.broadcast_to(counts, (width, *counts.shape)), squares)
+    counts = jnp.broadcast_to(data.used, (width, *data.used.shape))
+    return Sites(counts, jnp.zeros(width, data.x.dtype))
 
 
 def layer_nodes(spec: LayerSpec, params: LayerParams) -> Node:
@@ -108,26 +133,44 @@ def layer_nodes(spec: LayerSpec, params: LayerParams) -> Node:
     return Node(spec.kernel, inverse, jnp.exp(params.log_scale), jnp.exp(params.log_nugget))
 
 
-def layer_cholesky(
+def columns_of(node: Node, first: int | Array, count: int) -> Node:
+    """The node, or stacked nodes, with the lengthscales of some of the columns alone."""
+    inverse = jax.lax.dynamic_slice_in_dim(node.inverse_lengthscale, first, count, axis=-1)
+    return replace(node, inverse_lengthscale=inverse)
+
+
+def layer_parts(
     network: Network, layer: int, params: Params, latents: Latents, data: Data
-) -> Array:
-    """Factors (P, n, n) of the correlation matrices of a layer's nodes given their inputs."""
-    nodes = layer_nodes(network.layers[layer], params[layer])
-    inputs = layer_inputs(network, layer, data.x, latents)
-    sites = layer_sites(network, layer, data)
-    correlations = jax.vmap(dense.correlation, in_axes=(0, None, 0))(nodes, inputs, sites)
-    return jax.vmap(linalg.cholesky)(correlations)
+) -> tuple[Node, Array, Array, Sites]:
+    """Nodes, inputs (n, D), targets (P, n) and sites of a layer."""
+    return (
+        layer_nodes(network.layers[layer], params[layer]),
+        layer_inputs(network, layer, data.x, latents),
+        layer_targets(network, layer, data, latents).T,
+        layer_sites(network, layer, data),
+    )
+
+
+def layer_factor(network: Network, layer: int, params: Params, latents: Latents, data: Data) -> Any:
+    """The solver's factors of a layer's nodes given their inputs, stacked."""
+    nodes, inputs, _, sites = layer_parts(network, layer, params, latents, data)
+    return jax.vmap(network.solver.factor, in_axes=(0, None, 0))(nodes, inputs, sites)
 
 
 def layer_log_density(
     network: Network, layer: int, params: Params, latents: Latents, data: Data
 ) -> Array:
     """Σ_p log p(w_l^(p) | w_{l−1}), a factor of equation (8) of the paper."""
-    lower = layer_cholesky(network, layer, params, latents, data)
-    targets = layer_targets(network, layer, data, latents)
-    nodes = layer_nodes(network.layers[layer], params[layer])
-    sites = layer_sites(network, layer, data)
-    return jnp.sum(jax.vmap(dense.log_density)(lower, targets.T, nodes.scale, nodes.nugget, sites))
+    nodes, inputs, targets, sites = layer_parts(network, layer, params, latents, data)
+    factors = jax.vmap(network.solver.factor, in_axes=(0, None, 0))(nodes, inputs, sites)
+    return jnp.sum(jax.vmap(network.solver.log_density)(factors, nodes, targets, sites))
+
+
+def log_likelihood(network: Network, latents: Latents, data: Data) -> Array:
+    """log p(outputs | imputed latents of the last layer); zero where they are integrated out."""
+    if not network.observation.imputed:
+        return jnp.zeros((), data.x.dtype)
+    return network.observation.log_density(data.observed, latents[-1], data.used)
 
 
 def geometry(spec: LayerSpec, inputs: Array, used: Array) -> Geometry:

@@ -1,11 +1,11 @@
 """Prior densities on the lengthscales and the nugget of a Gaussian-process node.
 
-A marginal prior is a density of one positive number; a joint prior is a density of all
-lengthscales of a node and its nugget. Densities are up to a constant, are taken with respect to
-the parameter itself (not its logarithm, so no Jacobian appears), and are functions of logarithms;
-`Reference` is, as published, a density of the inverse lengthscales. A joint prior's
-``log_jacobian`` turns it into a density of the logarithms. Priors enter the M-step only: that of a
-hidden node's parameters is no part of what its latent variables are sampled from.
+A marginal prior is a density of one positive number; a joint prior is a density of all lengthscales
+of a node and its nugget. Densities are up to a constant, are taken with respect to the parameter
+itself (not its logarithm, so no Jacobian appears), and are functions of logarithms; `Reference` is,
+as published, a density of the inverse lengthscales. A joint prior's ``log_jacobian`` turns it into
+a density of the logarithms. Priors enter the M-step only: the density that a hidden node's latent
+variables are sampled from does not include the prior of its parameters.
 """
 
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ class Marginal(Protocol):
 
 @dataclass(frozen=True)
 class Flat:
-    """No preference: log p(θ) = 0."""
+    """A flat prior: log p(θ) = 0."""
 
     def log_density(self, log_value: Array) -> Array:
         return jnp.zeros_like(log_value)
@@ -67,7 +67,8 @@ class InverseGamma:
 
 @record
 class Geometry:
-    """What a prior may know of a node's inputs: ranges and use of columns, number of rows.
+    """Properties of a node's inputs that a prior may depend on: ranges and use of columns, number
+    of rows.
 
     ``weight`` counts how often a column's lengthscale enters as a parameter of its own: 1 for one
     lengthscale per column, 1/D where D columns share one, 0 for a column that is not read.

@@ -1,4 +1,4 @@
-"""The exact Gaussian-process node: density, gradient, draws, prediction, leave-one-out.
+"""The exact solver: density, gradient, draws, prediction and leave-one-out by a Cholesky factor.
 
 A node has a correlation matrix R = K + η diag(1/a) over n sites and covariance σ²R. Site i was
 observed a_i times; ``Sites.counts`` holds the a_i. A count of zero marks a padded row: it stands
@@ -6,27 +6,26 @@ for an independent standard normal point that was observed as zero, so it adds n
 density and leaves R⁻¹ block diagonal, whatever its inputs hold.
 """
 
+import dataclasses
+from dataclasses import dataclass
+
 import jax
 import jax.numpy as jnp
 
-from deepemu._types import Array, record
+from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels import products
-from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites
+from deepemu.core.kernels.families import Parts
+from deepemu.core.nodes import linked
+from deepemu.core.nodes.linked import Link
+from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
+from deepemu.core.nodes.solver import Solver
 
 LOG_2PI = 1.8378770664093453
 SMALLEST_SCALE = 1e-12
 SMALLEST_JITTER = 1e-8
 NO_CORRELATION = 1e3  # exp(-1000) is zero
-
-
-@record
-class Factor:
-    """What prediction needs of a trained node: L⁻¹ and α = R⁻¹y, zero in padded rows."""
-
-    inverse_cholesky: Array
-    alpha: Array
 
 
 def site_exponent(nugget: Array, sites: Sites) -> Array:
@@ -48,14 +47,19 @@ def correlation(node: Node, inputs: Array, sites: Sites) -> Array:
     return products.combine(factor, exponent + site_exponent(node.nugget, sites))
 
 
-def log_density(lower: Array, target: Array, scale: Array, nugget: Array, sites: Sites) -> Array:
+def factor(node: Node, inputs: Array, sites: Sites) -> Array:
+    """L with LLᵀ = R."""
+    return linalg.cholesky(correlation(node, inputs, sites))
+
+
+def log_density(lower: Array, node: Node, target: Array, sites: Sites) -> Array:
     """log N(y; 0, σ²R), including the replicates behind the site means y.
 
     −½ [ (yᵀR⁻¹y + S/η)/σ² + N log σ² + log|R| + (N − n) log η + Σ log a_i + N log 2π ]
     with S the replicates' squares, N the number of observations and n that of sites.
     """
-    variable = log_variable(lower, quadratic_form(lower, target), scale)
-    return variable + log_constant(scale, nugget, sites)
+    variable = log_variable(lower, quadratic_form(lower, target), node.scale)
+    return variable + log_constant(node.scale, node.nugget, sites)
 
 
 def quadratic_form(lower: Array, target: Array) -> Array:
@@ -85,7 +89,7 @@ def profiled_scale(quadratic: Array, nugget: Array, sites: Sites) -> Array:
 
 def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
     """Log density at the node's parameters, with the scale profiled out where it is free."""
-    return _fit(linalg.cholesky(correlation(node, inputs, sites)), node, target, sites, free_scale)
+    return _fit(factor(node, inputs, sites), node, target, sites, free_scale)
 
 
 def _fit(lower: Array, node: Node, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
@@ -100,12 +104,12 @@ def derivatives(
 ) -> Derivatives:
     """Log density, gradient and average information in θ = (log γ_1 … log γ_D, log η).
 
-    With α = R⁻¹y, R_p = ∂R/∂θ_p and u_p = R_p α:
-    ∂ log p/∂θ_p = ½ [αᵀu_p/σ² − tr(R⁻¹R_p)], and the average information (the mean of observed
-    and expected information; Gilmour, Thompson and Cullis 1995) is H_pq = ½ u_pᵀR⁻¹u_q/σ². It
-    costs O(n²) a parameter where the expected information costs O(n³). With the scale free, σ² is
-    σ̂² and H loses ½ (αᵀu_p)(αᵀu_q)/(Nσ⁴), the part that a change of scale explains. Replicates
-    add S/(ησ²) to what the nugget explains, as rows of their own would.
+    With α = R⁻¹y, R_p = ∂R/∂θ_p and u_p = R_p α: ∂ log p/∂θ_p = ½ [αᵀu_p/σ² − tr(R⁻¹R_p)], and the
+    average information (the mean of observed and expected information; Gilmour, Thompson and Cullis
+    1995) is H_pq = ½ u_pᵀR⁻¹u_q/σ². It costs O(n²) per parameter where the expected information
+    costs O(n³). With the scale free, σ² is σ̂² and H loses ½ (αᵀu_p)(αᵀu_q)/(Nσ⁴), the part that a
+    change of scale explains. Replicates add S/(ησ²) to what the nugget explains, as rows of their
+    own would.
     """
     matrix = correlation(node, inputs, sites)
     lower = linalg.cholesky(matrix)
@@ -148,58 +152,101 @@ def _slopes(
     return jax.lax.map(of_read_column, (inputs.T, node.inverse_lengthscale))
 
 
-def draw_prior(lower: Array, scale: Array, sites: Sites, normals: Array) -> Array:
+def draw_prior(lower: Array, node: Node, sites: Sites, normals: Array) -> Array:
     """σ L ε, a draw from N(0, σ²R) given standard normals ε; zero in padded rows."""
-    return jnp.where(sites.used, jnp.sqrt(scale) * (lower @ normals), 0.0)
+    return jnp.where(sites.used, jnp.sqrt(node.scale) * (lower @ normals), 0.0)
 
 
-def whitening(node: Node, inputs: Array, sites: Sites) -> Array:
-    """L⁻¹ of a node; padded rows are silenced."""
-    lower = linalg.cholesky(correlation(node, inputs, sites))
-    return linalg.solve(lower, jnp.diag(sites.used.astype(inputs.dtype)))
+def at_rest(node: Node, columns: Array, sites: Sites) -> Parts:
+    """Factor and exponent of R over some columns, nugget and padding included."""
+    scale, exponent = products.parts(node.kernel, columns, columns, node.inverse_lengthscale)
+    return scale, exponent + site_exponent(node.nugget, sites)
 
 
-def factorise(node: Node, inputs: Array, target: Array, sites: Sites) -> Factor:
-    """L⁻¹ and α of a node; padded rows are silenced."""
-    inverse = whitening(node, inputs, sites)
-    return Factor(inverse, inverse.T @ (inverse @ target))
+def more_at_rest(node: Node, columns: Array, resting: Parts) -> Parts:
+    """The kernel is a product over columns: factors multiply, exponents add up."""
+    scale, exponent = products.parts(node.kernel, columns, columns, node.inverse_lengthscale)
+    return scale * resting[0], exponent + resting[1]
 
 
-def precision_times_target(node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
+def log_density_moving(
+    node: Node, columns: Array, resting: Parts, target: Array, sites: Sites
+) -> Array:
+    """`log_density` with R from columns that move and those at rest."""
+    lower = linalg.cholesky(products.combine(*more_at_rest(node, columns, resting)))
+    return log_density(lower, node, target, sites)
+
+
+def condition(node: Node, inputs: Array, sites: Sites) -> Array:
+    """L⁻¹, zero in padded rows."""
+    return linalg.solve(factor(node, inputs, sites), jnp.diag(sites.used.astype(inputs.dtype)))
+
+
+def alpha(node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
     """α = R⁻¹y, zero in padded rows."""
     matrix = correlation(node, inputs, sites)
     return jnp.where(sites.used, linalg.solve_positive(matrix, target), 0.0)
 
 
-def predict(node: Node, factor: Factor, inputs: Array, at: Array) -> Gaussian:
+def mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:
+    """μ = K*α at known inputs ``at`` (m, D)."""
+    return products.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale) @ alpha
+
+
+def predict(node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array) -> Gaussian:
     """Mean and variance (m,) of the output at known inputs (m, D), equation (1) of the paper.
 
     μ = rᵀα and σ₀² = σ² (1 + η − rᵀR⁻¹r), never below σ²η, which bounds the round-off of the sum.
     For α of several targets, (k, n), the means are (k, m).
     """
     cross = products.correlation_matrix(node.kernel, inputs, at, node.inverse_lengthscale)
-    explained = jnp.sum((factor.inverse_cholesky @ cross) ** 2, axis=0)
+    explained = jnp.sum((inverse_lower @ cross) ** 2, axis=0)
     relative = jnp.maximum(1.0 + node.nugget - explained, node.nugget)
-    return Gaussian(factor.alpha @ cross, node.scale * relative)
+    return Gaussian(alpha @ cross, node.scale * relative)
 
 
-def posterior_mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:
-    """μ = K*α at known inputs ``at`` (m, D)."""
-    return products.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale) @ alpha
+def joint(node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array) -> Joint:
+    """Mean K*α and covariance σ² (K** − K*R⁻¹K*ᵀ + η I) at known inputs ``at`` (m, D)."""
+    mean, relative = _joint(node, inverse_lower, alpha, inputs, at, node.nugget)
+    return Joint(mean, node.scale * relative)
 
 
-def draw_posterior(node: Node, factor: Factor, inputs: Array, at: Array, normals: Array) -> Array:
+def draw_posterior(
+    node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array, normals: Array
+) -> Array:
     """A joint draw of the output at known inputs ``at`` (m, D), given standard normals (m,).
 
-    μ + L ε with LLᵀ = σ² (K** − K*R⁻¹K*ᵀ + η I). The diagonal is kept above 1e-8 σ², without
-    which rows that nearly coincide have no Cholesky factor.
+    μ + σ L ε with LLᵀ the covariance over σ². Its diagonal is kept above 1e-8, without which rows
+    that nearly coincide have no Cholesky factor.
     """
+    jitter = jnp.maximum(node.nugget, SMALLEST_JITTER)
+    mean, relative = _joint(node, inverse_lower, alpha, inputs, at, jitter)
+    return mean + jnp.sqrt(node.scale) * (linalg.cholesky(relative) @ normals)
+
+
+def _joint(
+    node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array, nugget: Array
+) -> tuple[Array, Array]:
+    """K*α and K** − K*R⁻¹K*ᵀ + η I."""
     cross = products.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale)
     prior = products.correlation_matrix(node.kernel, at, at, node.inverse_lengthscale)
-    explained = cross @ factor.inverse_cholesky.T
-    jitter = jnp.maximum(node.nugget, SMALLEST_JITTER) * jnp.eye(at.shape[0], dtype=at.dtype)
-    lower = linalg.cholesky(prior - explained @ explained.T + jitter)
-    return cross @ factor.alpha + jnp.sqrt(node.scale) * (lower @ normals)
+    explained = cross @ inverse_lower.T
+    diagonal = nugget * jnp.eye(at.shape[0], dtype=at.dtype)
+    return cross @ alpha, prior - explained @ explained.T + diagonal
+
+
+def link(node: Node, inputs: Array, target: Array, sites: Sites) -> Link:
+    """α, A = ααᵀ − σ²R⁻¹ and yᵀR⁻¹y/σ².
+
+    Padded rows have weight zero.
+    """
+    used = sites.used
+    precision = linalg.inverse(factor(node, inputs, sites))
+    precision = jnp.where(used[:, None] & used[None, :], precision, 0.0)
+    weights_of_mean = precision @ target
+    weights = jnp.outer(weights_of_mean, weights_of_mean) - node.scale * precision
+    evidence = weights_of_mean @ target / node.scale
+    return Link(weights_of_mean, linalg.in_halves(weights), evidence)
 
 
 def leave_one_out(node: Node, inputs: Array, target: Array, sites: Sites) -> Gaussian:
@@ -207,7 +254,97 @@ def leave_one_out(node: Node, inputs: Array, target: Array, sites: Sites) -> Gau
 
     μ_i = y_i − α_i/(R⁻¹)_ii and σ_i² = σ² (1/(R⁻¹)_ii + η − η/a_i); parameters are kept.
     """
-    factor = factorise(node, inputs, target, sites)
-    precision = jnp.where(sites.used, jnp.sum(factor.inverse_cholesky**2, axis=0), 1.0)
+    inverse = condition(node, inputs, sites)
+    weights_of_mean = alpha_of(inverse, target)
+    precision = jnp.where(sites.used, jnp.sum(inverse**2, axis=0), 1.0)
     extra = node.nugget * (1.0 - 1.0 / jnp.maximum(sites.counts, 1.0))
-    return Gaussian(target - factor.alpha / precision, node.scale * (1.0 / precision + extra))
+    return Gaussian(target - weights_of_mean / precision, node.scale * (1.0 / precision + extra))
+
+
+def alpha_of(inverse_lower: Array, target: Array) -> Array:
+    """α = L⁻ᵀL⁻¹y."""
+    return inverse_lower.T @ (inverse_lower @ target)
+
+
+def extend(
+    n_new: int, first: Array, node: Node, inverse_lower: Array, inputs: Array, sites: Sites
+) -> Array:
+    """L⁻¹ = [[L₁⁻¹, 0], [−L₂⁻¹ A L₁⁻¹, L₂⁻¹]] with A = K₂₁L₁⁻ᵀ and L₂L₂ᵀ = R₂₂ − AAᵀ."""
+    n_missing = inputs.shape[0] - inverse_lower.shape[0]
+    old = jnp.pad(inverse_lower, ((0, n_missing), (0, n_missing)))
+    cross, own = _new_rows(n_new, first, node, inputs, sites)
+    a = (old @ cross).T
+    lower = linalg.cholesky(own - a @ a.T)
+    beside = -linalg.solve(lower, a @ old)
+    corner = linalg.solve(lower, jnp.eye(n_new, dtype=inputs.dtype))
+    whole = jax.lax.dynamic_update_slice(old, beside, (first, jnp.zeros_like(first)))
+    return jax.lax.dynamic_update_slice(whole, corner, (first, first))
+
+
+def extend_link(
+    n_new: int,
+    first: Array,
+    node: Node,
+    link: Link,
+    inputs: Array,
+    target: Array,
+    sites: Sites,
+) -> Link:
+    """R⁻¹ = [[P + BS⁻¹Bᵀ, −BS⁻¹], [·, S⁻¹]] with P = R₁⁻¹, B = PK₁₂ and S = R₂₂ − K₂₁B.
+
+    P = (ααᵀ − A)/σ² has lost digits, so B gets a step of iterative refinement.
+    """
+    n_missing = inputs.shape[0] - link.alpha.shape[0]
+    alpha = jnp.pad(link.alpha, (0, n_missing))
+    weights = jnp.pad(linalg.whole(link.weights), ((0, n_missing), (0, n_missing)))
+    before = (jnp.outer(alpha, alpha) - weights) / node.scale
+    is_old = (jnp.arange(inputs.shape[0]) < first) & sites.used
+    cross, own = _new_rows(n_new, first, node, inputs, sites)
+    known = dataclasses.replace(sites, counts=jnp.where(is_old, sites.counts, 0.0))
+    b = before @ cross
+    b = b + before @ (cross - correlation(node, inputs, known) @ b)
+    schur = linalg.cholesky(own - cross.T @ b)
+    of_new = linalg.solve(schur, jnp.eye(n_new, dtype=inputs.dtype))
+    root = jax.lax.dynamic_update_slice(-b @ of_new.T, of_new.T, (first, jnp.zeros_like(first)))
+    precision = before + root @ root.T
+    alpha = alpha + root @ (root.T @ target)
+    weights = jnp.outer(alpha, alpha) - node.scale * precision
+    return Link(alpha, linalg.in_halves(weights), alpha @ target / node.scale)
+
+
+def _new_rows(
+    n_new: int, first: Array, node: Node, inputs: Array, sites: Sites
+) -> tuple[Array, Array]:
+    """K₁₂ (n, k), zero but for rows before the first new one, and R₂₂ (k, k)."""
+    is_old = (jnp.arange(inputs.shape[0]) < first) & sites.used
+    new = jax.lax.dynamic_slice_in_dim(inputs, first, n_new)
+    counts = jax.lax.dynamic_slice_in_dim(sites.counts, first, n_new)
+    cross = products.correlation_matrix(node.kernel, inputs, new, node.inverse_lengthscale)
+    own = correlation(node, new, dataclasses.replace(sites, counts=counts))
+    return jnp.where(is_old[:, None], cross, 0.0), own
+
+
+@dataclass(frozen=True)
+class Dense(Solver):
+    """All n × n matrices in full: exact, O(n³)."""
+
+    factor = staticmethod(factor)
+    log_density = staticmethod(log_density)
+    draw_prior = staticmethod(draw_prior)
+    fit = staticmethod(fit)
+    derivatives = staticmethod(derivatives)
+    at_rest = staticmethod(at_rest)
+    more_at_rest = staticmethod(more_at_rest)
+    log_density_moving = staticmethod(log_density_moving)
+    condition = staticmethod(condition)
+    alpha = staticmethod(alpha)
+    mean = staticmethod(mean)
+    predict = staticmethod(predict)
+    joint = staticmethod(joint)
+    draw_posterior = staticmethod(draw_posterior)
+    link = staticmethod(link)
+    schemes = staticmethod(linked.schemes)
+    leave_one_out = staticmethod(leave_one_out)
+    alpha_of = staticmethod(alpha_of)
+    extend = staticmethod(extend)
+    extend_link = staticmethod(extend_link)

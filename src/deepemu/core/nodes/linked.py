@@ -12,8 +12,8 @@ from deepemu.core.kernels import pairs, products
 from deepemu.core.kernels.families import Kernel
 from deepemu.core.kernels.pairs import PairForm
 from deepemu.core.linalg import Halves
-from deepemu.core.nodes import dense, linked_series, pair_sums
-from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes import linked_series, pair_sums
+from deepemu.core.nodes.node import Node
 from deepemu.core.nodes.pair_sums import Pairs
 
 
@@ -27,7 +27,7 @@ class Inputs:
 
 @record
 class Link:
-    """What prediction at uncertain inputs needs: α, A = ααᵀ − σ²R⁻¹ and yᵀR⁻¹y/σ²."""
+    """The statistics for prediction at uncertain inputs: α, A = ααᵀ − σ²R⁻¹ and yᵀR⁻¹y/σ²."""
 
     alpha: Array
     weights: Halves
@@ -36,23 +36,10 @@ class Link:
 
 @record
 class Linked:
-    """Moments at test points, and where the way they were computed in is accurate."""
+    """Moments at test points, and a mask of where the scheme meets its error bound."""
 
     moments: Gaussian
-    suited: Array
-
-
-def link(node: Node, inputs: Array, target: Array, sites: Sites) -> Link:
-    """Prepare a node for prediction at any uncertain inputs.
-
-    Padded rows are silenced here: their weights are zero.
-    """
-    used = sites.used
-    precision = linalg.inverse(linalg.cholesky(dense.correlation(node, inputs, sites)))
-    precision = jnp.where(used[:, None] & used[None, :], precision, 0.0)
-    alpha = precision @ target
-    weights = jnp.outer(alpha, alpha) - node.scale * precision
-    return Link(alpha, linalg.in_halves(weights), alpha @ target / node.scale)
+    accurate: Array
 
 
 @record
@@ -64,18 +51,18 @@ class Expected:
 
     first: Array
     second: Array
-    suited: Array
+    accurate: Array
 
 
-class Way(Protocol):
+class Scheme(Protocol):
     """How `Expected` is computed; hashable, a static argument."""
 
     @property
-    def light(self) -> bool:
+    def cheap_to_read(self) -> bool:
         """Whether little is read for a pair of design points."""
 
     def prepare(self, link: Link, points: Array, n_tiles: int) -> Any:
-        """What all test points share, given design points (n, D) in lengthscales."""
+        """Quantities that all test points share, given design points (n, D) in lengthscales."""
 
     def expected(
         self, node: Node, alpha: Array, prepared: Any, delta: Array, var: Array, factor: Array
@@ -84,11 +71,11 @@ class Way(Protocol):
 
 
 @dataclass(frozen=True)
-class BySeries(Way):
+class BySeries(Scheme):
     """For inputs of small variance, at the cost of a few matrix products."""
 
     @property
-    def light(self) -> bool:
+    def cheap_to_read(self) -> bool:
         return True
 
     def prepare(self, link: Link, points: Array, n_tiles: int) -> Link:
@@ -100,18 +87,18 @@ class BySeries(Way):
         parts = linked_series.terms(node.kernel, delta, var, factor)
         degrees = linked_series.degrees_needed(node.kernel, var, node.nugget, prepared.evidence)
         second = linked_series.expected_sum(prepared.weights, alpha, parts, degrees)
-        return Expected(alpha @ parts.common, second, degrees.suited)
+        return Expected(alpha @ parts.common, second, degrees.accurate)
 
 
 @dataclass(frozen=True)
-class ByPairs(Way):
+class ByPairs(Scheme):
     """A sum over all pairs of design points, with J in the given form."""
 
     form: PairForm
 
     @property
-    def light(self) -> bool:
-        return self.form.light
+    def cheap_to_read(self) -> bool:
+        return self.form.cheap_to_read
 
     def prepare(self, link: Link, points: Array, n_tiles: int) -> Pairs:
         tiles = pair_sums.tiled(self.form, linalg.whole(link.weights), points)
@@ -122,24 +109,47 @@ class ByPairs(Way):
     ) -> Expected:
         first = alpha @ (products.expectation_matrix(node.kernel, delta, var) * factor)
         second = pair_sums.expected_sum(self.form, prepared, delta, var, factor)
-        return Expected(first, second, self.form.suits(var))
+        return Expected(first, second, self.form.is_accurate(var))
 
 
-def ways(kernel: Kernel, n_uncertain: int) -> tuple[Way, ...]:
-    """For so many uncertain columns, the cheapest first; the last one always works."""
+@dataclass(frozen=True)
+class AtKnownInputs(Scheme):
+    """For a node that reads known columns only: the sums have no expectations."""
+
+    @property
+    def cheap_to_read(self) -> bool:
+        return True
+
+    def prepare(self, link: Link, points: Array, n_tiles: int) -> Halves:
+        return link.weights
+
+    def expected(
+        self, node: Node, alpha: Array, prepared: Halves, delta: Array, var: Array, factor: Array
+    ) -> Expected:
+        second = linalg.quadratic_forms(prepared, factor)
+        return Expected(alpha @ factor, second, jnp.ones_like(second, bool))
+
+
+def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
+    """Schemes for this number of uncertain columns, the cheapest first; the last one is always
+    accurate."""
+    if n_uncertain == 0:
+        return (AtKnownInputs(),)
     by_pairs = tuple(map(ByPairs, pairs.of(kernel)))
     return (BySeries(), *by_pairs) if n_uncertain <= linked_series.MOST_COLUMNS else by_pairs
 
 
 def prepare(
-    way: Way, node: Node, link: Link, inputs: Array, n_uncertain: int, n_tiles: int = 1
+    scheme: Scheme, node: Node, link: Link, inputs: Array, n_uncertain: int, n_tiles: int = 1
 ) -> Any:
-    """What the way needs of a node whose first columns are uncertain, whatever the test points."""
+    """The scheme's preparation of a node whose first columns are uncertain, for all test points."""
     points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
-    return way.prepare(link, points, n_tiles)
+    return scheme.prepare(link, points, n_tiles)
 
 
-def predict(way: Way, node: Node, alpha: Array, prepared: Any, inputs: Array, at: Inputs) -> Linked:
+def predict(
+    scheme: Scheme, node: Node, alpha: Array, prepared: Any, inputs: Array, at: Inputs
+) -> Linked:
     """Mean and variance (m,) of the output where inputs are uncertain, (3) and (4) of the paper.
 
     μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)) = Σ A∘J − μ² + σ² (1 + η),
@@ -150,7 +160,7 @@ def predict(way: Way, node: Node, alpha: Array, prepared: Any, inputs: Array, at
     inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
     at_known = products.correlation_matrix(node.kernel, known, at.known, inverse_known)
     delta, var = products.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
-    found = way.expected(node, alpha, prepared, delta, var, at_known)
+    found = scheme.expected(node, alpha, prepared, delta, var, at_known)
     mean, floor = found.first, node.scale * node.nugget
     moments = Gaussian(mean, jnp.maximum(found.second - mean**2 + node.scale + floor, floor))
-    return Linked(moments, found.suited)
+    return Linked(moments, found.accurate)

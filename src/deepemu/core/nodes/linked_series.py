@@ -1,12 +1,13 @@
 """The linked variance where inputs are nearly known: a series in the inputs' variances.
 
 In Hermite polynomials h_β of W ~ N(m, v), orthonormal, r(W) = k(W - w) has coefficients
-ρ_β = E[r(W) h_β(W)], products over columns of what `Kernel.hermite` gives, so that
+ρ_β = E[r(W) h_β(W)], products over columns of the values of `Kernel.hermite`, so that
 sum_ij A_ij f_i f_j J_ij = E[(f∘r)ᵀA(f∘r)] = sum_β g_βᵀA g_β with g_β = f∘ρ_β.
-A matrix product a term, where sums over pairs take an exponential a pair. A = ααᵀ - σ²R⁻¹, and the
-terms (αᵀg_β)² alone take next to nothing: they go up to degree three, those with R⁻¹ up to two.
+It takes one matrix product per term, where sums over pairs take one exponential per pair.
+A = ααᵀ - σ²R⁻¹, and the terms (αᵀg_β)² alone are nearly free: they go up to degree three, those
+with R⁻¹ up to two.
 
-What is left out is bounded in the kernel's Hilbert space, where gᵀR⁻¹g is at most |g|²: of σ²R⁻¹
+The remainder is bounded in the kernel's Hilbert space, where gᵀR⁻¹g is at most |g|²: of σ²R⁻¹
 it is σ² times `Kernel.hermite_tails` at most, and of ααᵀ that times yᵀR⁻¹y/σ².
 """
 
@@ -25,12 +26,15 @@ from deepemu.core.linalg import Halves
 # The error of the variance in nuggets, of each of its two parts: no variance is below one nugget.
 TOLERANCE = 1e-3
 MOST_COLUMNS = 10  # beyond, terms of degree two cost more than sums over pairs
-UNSUITED = 4
+INACCURATE = 4
+# In lengthscales, below all round-off. A column that is not read has variance zero, where the root
+# of the variance has no slope.
+SMALLEST_VARIANCE = 1e-30
 
 
 @record
 class Terms:
-    """g_β, taken apart: a product of ``common`` and three factors, see `factor_places`."""
+    """g_β as a product of ``common`` and three factors, see `factor_places`."""
 
     common: Array  # (n, m), the term of degree zero
     factors: Array  # (1 + 3D, n, m): one, and c_1, c_2 and c_3 of each column, over its c_0
@@ -39,14 +43,16 @@ class Terms:
 def terms(kernel: Kernel, delta: Array, var: Array, factor: Array) -> Terms:
     """At delta (D, n, m), var (D, 1, m), with factors f (n, m)."""
     # A loop, because XLA would compute half-line moments anew for each of their uses.
-    each = jax.lax.map(lambda column: kernel.hermite(*column), (delta, var))
+    variances = jnp.maximum(var, SMALLEST_VARIANCE)
+    each = jax.lax.map(lambda column: kernel.hermite(*column), (delta, variances))
     common = factor * products.combine(jnp.prod(each.value, axis=0), jnp.sum(each.exponent, axis=0))
     one = jnp.ones_like(delta[:1])
     return Terms(common, jnp.concatenate([one, each.first, each.second, each.third]))
 
 
 def factor_places(n_columns: int) -> list[list[tuple[int, int, int]]]:
-    """Places in `Terms.factors` of what makes g_β, for all β of degree zero to three, by degree."""
+    """Places in `Terms.factors` of the factors of g_β, for all β of degree zero to three, by
+    degree."""
     first, second, third = (range(1 + k * n_columns, 1 + (k + 1) * n_columns) for k in range(3))
     apart = [(0, i, j) for d, i in enumerate(first) for e, j in enumerate(second) if d != e]
     return [
@@ -60,14 +66,14 @@ def factor_places(n_columns: int) -> list[list[tuple[int, int, int]]]:
 @record
 class Degrees:
     """Up to which degree a test point needs terms with A, one or two, and from there on terms with
-    ααᵀ alone, up to three; both (m,), or `UNSUITED`."""
+    ααᵀ alone, up to three; both (m,), or `INACCURATE`."""
 
     of_weights: Array
     of_alpha: Array
 
     @property
-    def suited(self) -> Array:
-        return jnp.maximum(self.of_weights, self.of_alpha) < UNSUITED
+    def accurate(self) -> Array:
+        return jnp.maximum(self.of_weights, self.of_alpha) < INACCURATE
 
 
 def degrees_needed(kernel: Kernel, var: Array, nugget: Array, evidence: Array) -> Degrees:
@@ -76,7 +82,7 @@ def degrees_needed(kernel: Kernel, var: Array, nugget: Array, evidence: Array) -
 
     def least(bounds: Sequence[Array]) -> Array:
         fits = jnp.stack([bound <= TOLERANCE * nugget for bound in bounds])
-        return jnp.where(jnp.any(fits, axis=0), 1 + jnp.argmax(fits, axis=0), UNSUITED)
+        return jnp.where(jnp.any(fits, axis=0), 1 + jnp.argmax(fits, axis=0), INACCURATE)
 
     return Degrees(least(tails[:2]), least([evidence * tail for tail in tails]))
 
@@ -85,13 +91,13 @@ def expected_sum(weights: Halves, alpha: Array, parts: Terms, degrees: Degrees) 
     """sum_β g_βᵀA g_β (m,) up to each test point's first degree, and of (αᵀg_β)² up to its second.
 
     A point's sum does not depend on the degrees of the others, which only make it take longer; it
-    is zero where they are `UNSUITED`.
+    is zero where they are `INACCURATE`.
     """
     by_degree = factor_places((len(parts.factors) - 1) // 3)
     places = jnp.array(list(itertools.chain.from_iterable(by_degree)))
     n_upto = jnp.array([*itertools.accumulate(map(len, by_degree)), 0])
     n_quadratic, n_squares = (
-        jnp.where(degrees.suited, n_upto[degree], 0)
+        jnp.where(degrees.accurate, n_upto[degree], 0)
         for degree in (degrees.of_weights, degrees.of_alpha)
     )
 

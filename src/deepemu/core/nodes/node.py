@@ -56,3 +56,11 @@ class Derivatives:
     fit: Fit
     gradient: Array
     information: Array
+
+
+@record
+class Joint:
+    """Mean (m,) and covariance (m, m) of a normal vector."""
+
+    mean: Array
+    covariance: Array

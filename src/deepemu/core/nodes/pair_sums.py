@@ -1,8 +1,8 @@
 """Sums over pairs of design points, at many test points at once.
 
 The linked variance needs sum_ij A_ij f_i f_j J_ij for each test point. J and A are symmetric, so
-tiles on and below the diagonal are enough. A few tiles are in work at a time: their values at the
-test points fill the cache of a CPU, or keep a GPU busy, whatever the number of design points.
+tiles on and below the diagonal are enough. A few tiles are computed at a time: their values at the
+test points fill the cache of a CPU, or keep a GPU busy, for any number of design points.
 """
 
 import jax
@@ -21,15 +21,15 @@ class Pairs:
     rows: Array  # (steps, tiles), the block of the first points
     columns: Array  # (steps, tiles), that of the second ones
     weights: Array  # (steps, tiles, BLOCK, BLOCK)
-    n_steps: Array  # no tile behind these has a weight
+    n_steps: Array  # all tiles behind these have weight zero
     points: Array  # (D, blocks, BLOCK), in lengthscales
 
 
 def tiled(form: PairForm, weights: Array, points: Array) -> Pairs:
     """Pairs with symmetric weights (n, n), among design points (n, D) in lengthscales.
 
-    The part of J that no test point changes goes into the weights, and so does the factor 2 of the
-    tiles below the diagonal. Points are added up to a full block, with weight zero.
+    The part of J that does not depend on the test point goes into the weights, and so does the
+    factor 2 of the tiles below the diagonal. The last block is padded with points of weight zero.
     """
     points = _in_blocks(points.T[..., None])[..., 0]
     n_blocks = points.shape[1]

@@ -1,0 +1,43 @@
+"""The likelihood: outputs given the last layer of Gaussian processes, as the core uses it."""
+
+from typing import Any, ClassVar, Protocol
+
+from deepemu._types import Array, record
+from deepemu.core.distributions import Gaussian
+from deepemu.core.nodes.node import Sites
+
+
+@record
+class Units:
+    """From the units of the core to those of the user: y = shift + size · y_core, (q,) each."""
+
+    shift: Array
+    size: Array
+
+
+class Likelihood(Protocol):
+    """An observation model inside the core: frozen and hashable, a static part of the network.
+
+    ``observed`` holds the model's statistics of the outputs: a pytree whose leaves have the rows
+    (sites) along their first axis. Padded rows are zero, and ``used`` is zero there.
+
+    Either the latents of the last layer are integrated out, because given them the outputs are
+    normal with a variance that the node's nugget holds; then `targets` and `sites` are the data of
+    the last layer's nodes. Or they are ``imputed`` like hidden layers; then `log_density` is that
+    of the outputs given them.
+    """
+
+    imputed: ClassVar[bool]
+
+    def targets(self, observed: Any) -> Array:
+        """Outputs (n, P) of the last layer's nodes, where latents are integrated out."""
+
+    def sites(self, observed: Any) -> Sites:
+        """How often each node's rows were observed, stacked over nodes, where `targets` hold."""
+
+    def log_density(self, observed: Any, latents: Array, used: Array) -> Array:
+        """log p(outputs | latents (n, P)), where latents are imputed."""
+
+    def moments(self, latents: Gaussian, units: Units) -> Gaussian:
+        """Mean and variance (…, q) of one new output, in core units, given moments (…, P) of the
+        last layer's nodes (with their nugget)."""

@@ -1,0 +1,128 @@
+"""The prediction as one pure function, for `jax.jit`, `jax.vmap` and derivatives."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from deepemu._types import Array
+from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.ensemble import Ensemble, Imputed, Member
+from deepemu.core.model.network import Data, Network, Params
+from deepemu.core.model.observation import Units
+from deepemu.core.nodes.linked import Linked
+from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
+
+
+def moments(ensemble: Ensemble, x: Array) -> Gaussian:
+    """Mean and variance (q,) of a new output at inputs (d,), or (m, q) at (m, d), in user units.
+
+    The mixture over all imputed networks. Needs double precision: call it inside
+    ``jax.enable_x64(True)``. Derivatives are with respect to x alone, to any order and in both
+    modes.
+    """
+    rows = (jnp.atleast_2d(x) - ensemble.low[None]) / ensemble.span[None]
+    parts = [_outputs(imputed, rows, ensemble.units) for imputed in ensemble.structures]
+    components = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+    mixed = mixture(components, jnp.concatenate(_member_weights(ensemble)))
+    shift, size = ensemble.units.shift[None], ensemble.units.size[None]
+    found = Gaussian(shift + size * mixed.mean, (size * ensemble.stretch[None]) ** 2 * mixed.var)
+    return found if x.ndim > 1 else jax.tree.map(lambda each: each[0], found)
+
+
+def gradients(ensemble: Ensemble, x: Array) -> Gaussian:
+    """Derivatives (m, q, d) of the mean and of the variance in each input, at rows x (m, d)."""
+
+    def along(direction: Array) -> Gaussian:
+        directions = jnp.broadcast_to(direction, x.shape)
+        return jax.jvp(functools.partial(moments, ensemble), (x,), (directions,))[1]
+
+    each = lax.map(along, jnp.eye(x.shape[1], dtype=x.dtype))
+    return jax.tree.map(lambda slopes: jnp.moveaxis(slopes, 0, -1), each)
+
+
+def _member_weights(ensemble: Ensemble) -> Sequence[Array]:
+    """Each chain's weight in equal parts for its imputations, chain after chain."""
+    found = []
+    for imputed, weights in zip(ensemble.structures, ensemble.weights, strict=True):
+        n_members = imputed.members.alpha.shape[1]
+        found.append(jnp.repeat(weights / n_members, n_members))
+    return found
+
+
+def _outputs(imputed: Imputed, x: Array, units: Units) -> Gaussian:
+    """Moments (members, m, q) of a new output by each imputed network of a structure."""
+    network, data = imputed.network, imputed.data
+    n_sets = imputed.params[0].log_scale.shape[1]
+    by_set = lambda each: each.reshape(-1, each.shape[1] // n_sets, *each.shape[2:])  # noqa: E731
+    flat = lambda each: each.reshape(-1, *each.shape[2:])  # noqa: E731
+    shared = jax.tree.map(flat, (imputed.params, imputed.conditioned))
+    members = jax.tree.map(by_set, imputed.members)
+    found = lax.map(lambda one: _latents_at(network, x, (*one, data)), (*shared, members))
+    return network.observation.moments(jax.tree.map(flat, found), units)
+
+
+Arrays = tuple[Params, Any, Member, Data]
+"""Parameters, what the solver needs of the first layer, the networks that share both, data."""
+
+
+def _latents(network: Network, x: Array, arrays: Arrays) -> Gaussian:
+    """Moments (K, m, P) of the last layer by networks of equal parameters, at the first level that
+    is accurate for all of them."""
+    found = _at_level(network, 0, x, arrays)
+    for level in range(1, n_levels(network)):
+        found = lax.cond(
+            jnp.all(found.accurate),
+            lambda found, *_: found,
+            functools.partial(_improved, network, level),
+            found, x, arrays,
+        )  # fmt: skip
+    return found.moments
+
+
+_latents_at = jax.custom_jvp(_latents, nondiff_argnums=(0,))
+
+
+@_latents_at.defjvp
+def _slopes(
+    network: Network, primals: tuple[Array, Arrays], tangents: tuple[Array, Arrays]
+) -> tuple[Gaussian, Gaussian]:
+    """Linear in the tangent, so that reverse mode need not run loops of unknown length backwards.
+
+    Rows do not depend on each other: the Jacobian is d directional derivatives.
+    """
+    x, arrays = primals
+
+    def along(direction: Array) -> Gaussian:
+        at = lambda x: _latents(network, x, arrays)  # noqa: E731
+        return jax.jvp(at, (x,), (jnp.broadcast_to(direction, x.shape),))[1]
+
+    jacobian = lax.map(along, jnp.eye(x.shape[1], dtype=x.dtype))
+    tangent = jax.tree.map(lambda each: jnp.einsum("dkmp,md->kmp", each, tangents[0]), jacobian)
+    return _latents_at(network, x, arrays), tangent
+
+
+def _improved(network: Network, level: int, found: Linked, x: Array, arrays: Arrays) -> Linked:
+    """The rows that were not accurate, at another level."""
+    better = _at_level(network, level, x, arrays)
+    keep = lambda old, new: jnp.where(found.accurate[None, :, None], old, new)  # noqa: E731
+    moments = jax.tree.map(keep, found.moments, better.moments)
+    return Linked(moments, found.accurate | better.accurate)
+
+
+def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:
+    params, conditioned, members, data = arrays
+    method = Method(level, RowsInside())
+    entered = enter(network, params, conditioned, members.alpha, data, x)
+
+    def of_member(one: tuple[Member, Array]) -> Linked:
+        member, mean = one
+        prepared = prepare(network, method, params, member, data)
+        first = Gaussian(mean, entered.var)
+        return propagate(network, method, params, member, prepared, data, x, first)
+
+    found = lax.map(of_member, (members, entered.means))
+    return Linked(found.moments, jnp.all(found.accurate, axis=0))

@@ -1,0 +1,89 @@
+"""The training runs of an emulator."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from deepemu.core.model.observation import Units
+from deepemu.data.checks import place_of
+from deepemu.data.scaling import InputScale, input_scale_of
+from deepemu.data.sites import SiteData, first_rows, require_two_sites, sites_of
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Names of inputs and outputs. If X had names, those of new rows are compared with them; if y
+    had one dimension, so have predictions."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    compares_names: bool
+    one_dimensional: bool
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Inputs x (N, d) and outputs y (N, q) in user units, and their sites in core units."""
+
+    x: np.ndarray
+    y: np.ndarray
+    scale: InputScale
+    sites: SiteData
+    columns: Columns
+
+    @property
+    def site_inputs(self) -> np.ndarray:
+        """The distinct rows of X, in the order of the latents."""
+        return self.scale.to_user(self.sites.x)
+
+    @property
+    def input_range(self) -> tuple[np.ndarray, np.ndarray]:
+        """The least and the largest value (d,) of each input."""
+        return self.x.min(axis=0), self.x.max(axis=0)
+
+    def output_number(self, output: int | str) -> int:
+        """The place of an output that is given by number or by name."""
+        return place_of(output, "output", self.columns.outputs)
+
+    def to_core(self, y: np.ndarray) -> np.ndarray:
+        units = self.sites.units
+        return (y - units.shift) / units.size
+
+    def shaped(self, values: np.ndarray) -> np.ndarray:
+        """Values (…, q) in the shape of the user's y."""
+        return values[..., 0] if self.columns.one_dimensional else values
+
+
+def runs_of(x: np.ndarray, y: np.ndarray, columns: Columns, observation: Any) -> Runs:
+    """The runs of a first fit, which set the units."""
+    scale = input_scale_of(x)
+    site = sites_of(scale.to_core(x))
+    require_two_sites(site)
+    return with_units(x, y, columns, observation, scale, observation.units(y, site))
+
+
+def grown(before: Runs, x: np.ndarray, y: np.ndarray, observation: Any) -> Runs:
+    """Old and new runs, in the units of the old ones."""
+    rows_x, rows_y = np.vstack([before.x, x]), np.vstack([before.y, y])
+    return with_units(rows_x, rows_y, before.columns, observation, before.scale, before.sites.units)
+
+
+def with_units(
+    x: np.ndarray,
+    y: np.ndarray,
+    columns: Columns,
+    observation: Any,
+    scale: InputScale,
+    units: Units,
+) -> Runs:
+    """Runs in given units."""
+    x_core, y_core = scale.to_core(x), (y - units.shift) / units.size
+    site = sites_of(x_core)
+    observed = observation.collapse(y_core, site, units)
+    sites = SiteData(x_core[first_rows(site)], observed, site, units)
+    return Runs(x.copy(), y.copy(), scale, sites, columns)
+
+
+def renamed(runs: Runs, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Runs:
+    return replace(runs, columns=replace(runs.columns, inputs=inputs, outputs=outputs))

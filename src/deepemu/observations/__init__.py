@@ -1,0 +1,1 @@
+"""Observation models: how outputs arise from the emulated function."""

@@ -1,0 +1,198 @@
+"""Outputs that are the emulated function, or the function with normal noise of one size."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import jax.numpy as jnp
+import numpy as np
+from scipy.special import ndtr, ndtri
+
+from deepemu._types import Array, record
+from deepemu.core.distributions import Gaussian
+from deepemu.core.model.observation import Units
+from deepemu.core.nodes.node import Sites
+from deepemu.data.scaling import require_finite_span, round_off
+from deepemu.data.sites import first_rows, sum_by_site
+from deepemu.diagnostics import LEVEL, CoverageTable, coverage, coverage_table, crps, log_score
+from deepemu.errors import DataWarning, Message, Setting, warn
+from deepemu.observations.model import Observation
+
+LOG_2PI = float(np.log(2.0 * np.pi))
+# The stretch is shrunk towards 1 with the weight of so many outputs.
+PRIOR_OUTPUTS = 20
+STRETCH_BOUNDS = (0.3, 3.0)
+
+
+@record
+class SiteMeans:
+    """Mean outputs (n, q), number of outputs (n,), and squares about the mean (n, q) per site."""
+
+    y: Array
+    counts: Array
+    squares: Array
+
+
+@dataclass(frozen=True)
+class GaussianNoise(Observation):
+    """y = f(x) + ε, ε normal with the variance that the last layer's nugget stands for.
+
+    The last layer's latents are integrated out: its nodes are observed themselves.
+    """
+
+    imputed: ClassVar[bool] = False
+    spacing: ClassVar[float | None] = None
+
+    # --- in the core ----------------------------------------------------------------------------
+
+    def targets(self, observed: SiteMeans) -> Array:
+        return observed.y
+
+    def sites(self, observed: SiteMeans) -> Sites:
+        n_outputs = observed.y.shape[1]
+        counts = jnp.broadcast_to(observed.counts, (n_outputs, *observed.counts.shape))
+        return Sites(counts, jnp.sum(observed.squares, axis=0))
+
+    def log_density(self, observed: SiteMeans, latents: Array, used: Array) -> Array:
+        raise TypeError("the latents of this observation model are integrated out")
+
+    def moments(self, latents: Gaussian, units: Units) -> Gaussian:
+        return latents
+
+    # --- data -----------------------------------------------------------------------------------
+
+    def check(self, y: np.ndarray) -> None:
+        """All finite numbers are valid."""
+
+    def units(self, y: np.ndarray, site: np.ndarray) -> Units:
+        """Mean 0 and standard deviation 1; a constant output keeps its size.
+
+        Dividing before squaring keeps outputs near the largest doubles from overflowing.
+        """
+        with np.errstate(over="ignore"):
+            mean = y.mean(axis=0)
+            size = np.abs(y - mean).max(axis=0)
+        require_finite_span(np.append(mean, size), "y")
+        size = np.where(size > round_off(y), size, 0.0)
+        spread = np.where(size > 0, size, 1.0)
+        std = spread * np.where(size > 0, ((y - mean) / spread).std(axis=0), 1.0)
+        return Units(mean, std)
+
+    def n_latents(self, n_outputs: int) -> int:
+        return n_outputs
+
+    def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> SiteMeans:
+        means, counts = site_means(y, site)
+        squares = sum_by_site((y - means[site]) ** 2, site)
+        return SiteMeans(means, counts, squares)
+
+    def judged(self, y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """All rows."""
+        return y, site
+
+    def starting_latents(self, observed: SiteMeans) -> np.ndarray:
+        raise TypeError("the latents of this observation model are integrated out")
+
+    def caveats(self, y: np.ndarray, site: np.ndarray) -> tuple[str, ...]:
+        return ()
+
+    # --- predictions ----------------------------------------------------------------------------
+
+    def log_density_of(self, y: np.ndarray, latents: Gaussian, units: Units) -> np.ndarray:
+        """log N(y; μ, σ²)."""
+        var = np.asarray(latents.var)
+        return -0.5 * ((y - np.asarray(latents.mean)) ** 2 / var + np.log(var) + LOG_2PI)
+
+    def cdf(self, y: np.ndarray, latents: Gaussian, units: Units) -> np.ndarray:
+        """Φ((y − μ)/σ)."""
+        return ndtr((y - np.asarray(latents.mean)) / np.sqrt(latents.var))
+
+    def draw(self, generator: np.random.Generator, latents: np.ndarray, units: Units) -> np.ndarray:
+        """The latents themselves: their nugget is the noise."""
+        return latents
+
+    def stretched(self, latents: Gaussian, weights: np.ndarray, stretch: np.ndarray) -> Gaussian:
+        """μ_k ← μ + c (μ_k − μ) and σ_k ← c σ_k, with μ the mixture's mean, which stretches
+        quantiles too."""
+        if np.all(stretch == 1.0):
+            return latents
+        mean = np.tensordot(weights, latents.mean, axes=1)
+        return Gaussian(mean + stretch * (latents.mean - mean), stretch**2 * latents.var)
+
+    # --- held-out scores ------------------------------------------------------------------------
+
+    def scores(self, y: np.ndarray, outputs: Gaussian) -> dict[str, float]:
+        """Scores of normal predictions."""
+        std = np.sqrt(outputs.var)
+        return {each.__name__: each(y, outputs.mean, std) for each in (crps, log_score, coverage)}
+
+    def intervals(self, y: np.ndarray, outputs: Gaussian) -> CoverageTable:
+        return coverage_table(y, outputs.mean, np.sqrt(outputs.var))
+
+    def stretch(self, y: np.ndarray, outputs: Gaussian) -> np.ndarray:
+        """The geometric mean of the factor c that minimises the mean CRPS and of the one that puts
+        95 % of the outputs inside the 95 % interval, to the power n / (n + 20)."""
+        columns = list(zip(y.T, outputs.mean.T, np.sqrt(outputs.var).T, strict=True))
+        of_crps, of_coverage = _best_crps_factor, _covering_factor
+        factors = [[find(*each) for each in columns] for find in (of_crps, of_coverage)]
+        logs = np.mean(np.log(np.clip(factors, *STRETCH_BOUNDS)), axis=0)
+        return np.exp(logs * len(y) / (len(y) + PRIOR_OUTPUTS))
+
+
+@dataclass(frozen=True)
+class Interpolated(GaussianNoise):
+    """y = f(x): the outputs of a site are averaged, and their mean counts once."""
+
+    def units(self, y: np.ndarray, site: np.ndarray) -> Units:
+        """Those of the site means."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            means, _ = site_means(y, site)
+        return super().units(means, site)
+
+    def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> SiteMeans:
+        sites = super().collapse(y, site, units)
+        n_spread = int(np.sum(np.any(np.asarray(sites.squares) > 0, axis=1)))
+        if n_spread:
+            message = Message(
+                f"{n_spread} input row(s) occur more than once with different y: an interpolating "
+                "emulator uses their mean; fit with ",
+                Setting("nugget", "estimate"),
+                " to model the spread as noise.",
+            )
+            warn(message, DataWarning)
+        ones, none = np.ones_like(sites.counts), np.zeros_like(sites.squares)
+        return SiteMeans(sites.y, ones, none)
+
+    def judged(self, y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The site means, which the emulator is trained on."""
+        means, counts = site_means(y, site)
+        return means, np.arange(len(counts))
+
+    def caveats(self, y: np.ndarray, site: np.ndarray) -> tuple[str, ...]:
+        if np.all(y == y[first_rows(site)][site]):
+            return ()
+        return (
+            "Inputs occur more than once with different outputs; the emulator was told that "
+            "there is no noise, and uses their means.",
+        )
+
+
+def site_means(y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean outputs (sites, q) and counts (sites,).
+
+    Means are taken of differences from a site's first output: equal outputs keep every digit.
+    """
+    counts, first = np.bincount(site).astype(float), y[first_rows(site)]
+    return first + sum_by_site(y - first[site], site) / counts[:, None], counts
+
+
+def _best_crps_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
+    from scipy.optimize import minimize_scalar  # slow to import
+
+    def score(log_factor: float) -> float:
+        return crps(y, mean, np.exp(log_factor) * std)
+
+    return float(np.exp(minimize_scalar(score, bounds=np.log(STRETCH_BOUNDS), method="bounded").x))
+
+
+def _covering_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
+    return float(np.quantile(np.abs(y - mean) / std, LEVEL) / ndtri((1.0 + LEVEL) / 2.0))

@@ -1,0 +1,90 @@
+"""A prediction as a mixture: a component per imputation and chain, and per point of a cubature."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax
+import numpy as np
+
+from deepemu.core.distributions import Gaussian
+from deepemu.core.model.observation import Units
+from deepemu.ensembles import prediction
+from deepemu.ensembles.prediction import Chain
+from deepemu.observations.model import Observation
+from deepemu.posterior.inputs import cubature
+from deepemu.runtime.trees import joined, stack
+
+Weighted = Sequence[tuple[Chain, float]]
+"""Chains with their weights."""
+
+
+@dataclass(frozen=True)
+class Components:
+    """Moments of the last layer's nodes (K, m, P) and of new outputs (K, m, q), in core units, and
+    weights (K,)."""
+
+    latents: Gaussian
+    outputs: Gaussian
+    weights: np.ndarray
+
+
+def components_at(chains: Weighted, units: Units, x: np.ndarray) -> Components:
+    """Components at known inputs (m, d) in core units."""
+    found = prediction.predict_chains([chain for chain, _ in chains], x, units)
+    weights = [np.full(chain.n_members, w / chain.n_members) for chain, w in chains]
+    latents, outputs = joined([(part.latents, part.outputs) for part in found])
+    return Components(latents, outputs, np.concatenate(weights))
+
+
+def stretched(found: Components, observation: Observation, stretch: np.ndarray) -> Components:
+    """Components with standard deviations and distances from the mixture's mean multiplied, so that
+    its variance is multiplied by the square."""
+    if np.all(stretch == 1.0):
+        return found
+    latents = observation.stretched(found.latents, found.weights, stretch)
+    centre = np.tensordot(found.weights, found.outputs.mean, axes=1)
+    mean = centre + stretch * (found.outputs.mean - centre)
+    outputs = Gaussian(mean, stretch**2 * found.outputs.var)
+    return Components(latents, outputs, found.weights)
+
+
+def has_closed_form(chains: Weighted) -> bool:
+    """Whether moments at normal inputs have a closed form: plain GPs with integrated latents
+    only."""
+    networks = [chain.imputed.network for chain, _ in chains]
+    return all(each.depth == 1 and not each.observation.imputed for each in networks)
+
+
+def in_closed_form(chains: Weighted, x: np.ndarray, std: np.ndarray) -> Components:
+    """Components at normal inputs with standard deviations (m, d): one per plain GP."""
+    found = [prediction.predict_uncertain(chain, x, std**2) for chain, _ in chains]
+    moments = stack(found)
+    return Components(moments, moments, np.array([weight for _, weight in chains]))
+
+
+def by_cubature(
+    predict: Callable[[np.ndarray], Components], x: np.ndarray, std: np.ndarray
+) -> Components:
+    """Components at normal inputs with standard deviations (m, d), given predictions at known ones:
+    one per known component and cubature point."""
+    rule = cubature(np.any(std > 0.0, axis=0))
+    at = predict(np.concatenate(rule.points(x, std)))
+    n_components = len(at.weights) * len(rule.weights)
+    split = lambda each: each.reshape(n_components, len(x), -1)  # noqa: E731
+    latents, outputs = jax.tree.map(split, (at.latents, at.outputs))
+    return Components(latents, outputs, np.outer(at.weights, rule.weights).ravel())
+
+
+def covariance_at(chains: Weighted, x: np.ndarray, n_draws: int, seed: int) -> np.ndarray:
+    """Covariances (P, m, m) of the last layer over rows: within and between imputed networks."""
+    members = [
+        (prediction.draw_covariances(seed, chain.imputed, chain.place, k, x, n_draws), w / n)
+        for chain, w in chains
+        for n in [chain.n_members]
+        for k in range(n)
+    ]
+    weights = np.array([weight for _, weight in members])
+    means = np.stack([each.mean for each, _ in members])
+    apart = means - np.tensordot(weights, means, axes=1)
+    between = np.einsum("k,kpi,kpj->pij", weights, apart, apart)
+    return between + sum(weight * each.covariance for each, weight in members)

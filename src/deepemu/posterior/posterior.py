@@ -1,0 +1,386 @@
+"""A fit, and all of its predictions."""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.special import logsumexp
+
+from deepemu._types import record
+from deepemu.core import moments as traced
+from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.ensemble import Ensemble
+from deepemu.core.nodes.node import Joint
+from deepemu.data.checks import (
+    check_level,
+    deviations_of,
+    inputs_of,
+    outputs_of,
+    require,
+    require_whole,
+)
+from deepemu.data.runs import Runs, grown, renamed
+from deepemu.data.scaling import constant_columns
+from deepemu.data.sites import require_varied_columns
+from deepemu.ensembles import prediction
+from deepemu.ensembles.prediction import Chain
+from deepemu.observations.model import Observation
+from deepemu.posterior import mixtures, stacking
+from deepemu.posterior.components import (
+    Components,
+    by_cubature,
+    components_at,
+    covariance_at,
+    has_closed_form,
+    in_closed_form,
+    stretched,
+)
+from deepemu.posterior.inputs import MOST_POINTS
+from deepemu.posterior.stacking import Judged, Stacked
+from deepemu.posterior.summary import Report
+from deepemu.runtime.machine import Machine
+from deepemu.runtime.padding import bucket
+from deepemu.runtime.programs import compiled
+from deepemu.runtime.trees import joined, row
+from deepemu.training.chains import Trained
+from deepemu.training.structures import conditioned_on
+
+PAIR_TERMS_FOR_A_GPU = 5e9
+# Rows whose components are held in memory at a time.
+ROWS_AT_ONCE = 2**14
+N_DRAWS_OF_HIDDEN = 64
+
+
+@record
+class Moments:
+    """Mean and standard deviation in user units. Outputs near the ends of the doubles have no
+    variance there."""
+
+    mean: np.ndarray
+    std: np.ndarray
+
+    @property
+    def var(self) -> np.ndarray:
+        return np.square(self.std)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Moments (K, m, q) of new outputs by each imputation of each chain, and weights (K,)."""
+
+    outputs: Moments
+    weights: np.ndarray
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A fit: runs, trained structures, the weights of their chains, and the report.
+
+    It is immutable: `on` and `condition_on` return another one. Inputs X (m, d) and outputs are
+    in the units of the runs, and results have one column per output. With ``input_std`` (d,) or
+    (m, d), inputs are normal about the rows of X, independent of each other.
+    """
+
+    runs: Runs
+    structures: tuple[Trained, ...]
+    stacked: Stacked
+    report: Report
+    machine: Machine = Machine()
+
+    def on(self, machine: Machine) -> "Posterior":
+        """The same on another device, or with other threads."""
+        return dataclasses.replace(self, machine=machine)
+
+    def renamed(self, inputs: Iterable[str], outputs: Iterable[str]) -> "Posterior":
+        """With other names of columns."""
+        return dataclasses.replace(self, runs=renamed(self.runs, tuple(inputs), tuple(outputs)))
+
+    @property
+    def observation(self) -> Observation:
+        return self.structures[0].structure.observation
+
+    @property
+    def weights(self) -> list[tuple[Trained, np.ndarray]]:
+        """Each structure with the weights of its chains."""
+        return stacking.by_structure(self.structures, self.stacked.weights)
+
+    def heaviest(self, n_hidden: int = 0) -> tuple[Trained, np.ndarray] | None:
+        """The structure of the largest weight with at least ``n_hidden`` hidden layers, and its
+        chains' weights."""
+        deep = [(e, of) for e, of in self.weights if e.structure.network.depth > n_hidden]
+        return max(deep, key=lambda each: each[1].sum(), default=None)
+
+    # --- predictions ----------------------------------------------------------------------------
+
+    def moments(self, X: ArrayLike, input_std: ArrayLike | None = None) -> Moments:
+        """Mean and variance (m, q) of a new output: those of the mixture over all imputations of
+        all chains, weighted. The variance is accurate to a few thousandths of the nugget's share.
+        """
+        return self._over_rows(X, input_std, lambda found: self._to_user(self._mixed(found)))
+
+    def members(self, X: ArrayLike) -> Members:
+        """The components of the prediction, one per imputation and chain."""
+        x = self._rows(X)
+        with self._predicting(len(x)):
+            found = self._components(x)
+        return Members(self._to_user(found.outputs), found.weights)
+
+    def quantiles(
+        self, X: ArrayLike, levels: ArrayLike, input_std: ArrayLike | None = None
+    ) -> np.ndarray:
+        """Quantiles (levels, m, q) of a new output, of the mixture itself."""
+        asked = [float(level) for level in np.atleast_1d(np.asarray(levels, float))]
+        for level in asked:
+            check_level(level)
+        of_rows = lambda found: self._quantiles(found, asked)  # noqa: E731
+        return self._over_rows(X, input_std, of_rows, axis=1)
+
+    def interval(
+        self, X: ArrayLike, level: float = 0.95, input_std: ArrayLike | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Ends (m, q) of the central interval that holds a new output with this probability."""
+        check_level(level)
+        low, high = self.quantiles(X, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], input_std)
+        return low, high
+
+    def log_density(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
+        """Log predictive density (m,) of outputs y (m,) or (m, q) at the rows of X.
+
+        log Σ_k w_k Π_j p_k(y_j): outputs of a row are independent given an imputed network.
+        """
+        x = self._rows(X)
+        outputs = self.runs.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
+        with self._predicting(len(x)):
+            parts = [self._log_density(self._components(x[s]), outputs[s]) for s in _slabs(len(x))]
+        return np.concatenate(parts)
+
+    def sample(self, X: ArrayLike, n: int = 1, key: int = 0) -> np.ndarray:
+        """Joint draws (n, m, q) of new outputs at the rows of X; the same ``key``, the same draws.
+
+        Each takes one imputed network and draws every layer jointly over the rows; its distance
+        from the mean is stretched as standard deviations are.
+        """
+        require_whole("n", n)
+        x, units = self._rows(X), self.runs.sites.units
+        with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
+            structures = [(each.imputed, weights) for each, weights in self.weights]
+            latents = prediction.draw_joint(key, structures, x, int(n))
+            if np.any(self.stacked.stretch != 1.0):
+                found = components_at(self._chains, units, x)
+                mean = np.tensordot(found.weights, found.latents.mean, axes=1)
+                latents = mean + self.stacked.stretch * (latents - mean)
+        drawn = self.observation.draw(np.random.default_rng([key, 1]), latents, units)
+        return self._outputs_to_user(drawn)
+
+    def joint(self, X: ArrayLike, n_draws: int = N_DRAWS_OF_HIDDEN, key: int = 0) -> Joint:
+        """Means (q, m) and covariances (q, m, m) of new outputs over the rows of X.
+
+        The diagonal holds the variances of `moments`. Correlations are exact for plain Gaussian
+        processes; through hidden layers they come from ``n_draws`` joint draws of these per
+        imputation, given each of which the last layer's covariance is in closed form.
+        """
+        require_whole("n_draws", n_draws)
+        require(
+            not self.observation.imputed,
+            "joint has no covariance for this observation model, whose outputs are not normal; "
+            "use sample.",
+        )
+        x, marginal = self._rows(X), self.moments(X)
+        with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
+            correlation = _correlation(covariance_at(self._chains, x, int(n_draws), key))
+        std = marginal.std.T
+        return Joint(marginal.mean.T, correlation * std[:, :, None] * std[:, None, :])
+
+    def gradient(self, X: ArrayLike) -> Gaussian:
+        """Derivatives (m, q, d) of the mean and of the variance of a new output in each input."""
+        x = inputs_of(X, self.runs.x.shape[1])
+        padded = np.vstack([x, np.repeat(x[-1:], bucket(len(x)) - len(x), axis=0)])
+        with self._predicting(len(x)):
+            found = compiled(traced.gradients)(self.ensemble, padded)
+        return jax.tree.map(lambda each: np.asarray(each)[: len(x)], found)
+
+    @property
+    def ensemble(self) -> Ensemble:
+        """The argument of `deepemu.core.moments.moments`: the chains of positive weight, and
+        units."""
+        kept = [(each.imputed, of) for each, of in self.weights if np.any(of > 0.0)]
+        scale = self.runs.scale
+        return Ensemble(
+            tuple(prediction.some_chains(imputed, np.flatnonzero(of)) for imputed, of in kept),
+            tuple(of[of > 0.0] for _, of in kept),
+            scale.low, scale.span, self.runs.sites.units, self.stacked.stretch,
+        )  # fmt: skip
+
+    def condition_on(self, X: ArrayLike, y: ArrayLike) -> "Posterior":
+        """With new runs X (m, d), y (m,) or (m, q): parameters, imputations and weights are kept.
+
+        Nothing is trained: latents of new rows are at their conditional means, and factors are
+        extended at the cost of a rank-m update. The report is that of the fit.
+        """
+        x, before = inputs_of(X, self.runs.x.shape[1]), self.runs
+        require_varied_columns(before.x, x)
+        outputs = outputs_of(y, (len(x), before.y.shape[1]))
+        self.observation.check(outputs)
+        runs = grown(before, x, outputs, self.observation)
+        n_old = before.sites.n_sites
+        with self.machine.running(False, len(self._chains), runs.sites.n_sites):
+            structures = tuple(conditioned_on(each, runs.sites, n_old) for each in self.structures)
+            stacked = self._stacked_with(runs.sites.x[n_old:])
+        return dataclasses.replace(self, runs=runs, structures=structures, stacked=stacked)
+
+    def _stacked_with(self, x: np.ndarray) -> Stacked:
+        """Held-out predictions, with those of new sites, which are predicted before they are
+        added."""
+        if self.stacked.held_out is None or not len(x):
+            return self.stacked
+        new = self._mixed(self._components(x))
+        held_out = joined([self.stacked.held_out, new])
+        return dataclasses.replace(self.stacked, held_out=held_out)
+
+    # --- checks ---------------------------------------------------------------------------------
+
+    @property
+    def held_out(self) -> Moments | None:
+        """Mean and variance (N, q) at each run by chains that held it out."""
+        if self.stacked.held_out is None:
+            return None
+        at_rows = row(self.stacked.held_out, self.runs.sites.site_of_row)
+        return self._to_user(at_rows)
+
+    def leave_one_out(self) -> Moments:
+        """Mean and variance (N, q) at each run with its site left out, given parameters and latents
+        that were found with it."""
+        sites, kept = self.runs.sites, [(e.imputed, of) for e, of in self.weights if of.any()]
+        with self.machine.running(False, 1, sites.n_sites):
+            latents = joined([prediction.leave_one_out(imputed) for imputed, _ in kept])
+        weights = [prediction.member_weights(imputed, of) for imputed, of in kept]
+        judged = judged_of(self.runs, self.observation)
+        mixed = mixture(judged.outputs(latents), np.concatenate(weights))
+        wide = Gaussian(mixed.mean, mixed.var * self.stacked.stretch**2)
+        return self._to_user(row(wide, sites.site_of_row))
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """Caveats that are not in the report, recomputed from the fit itself."""
+        runs, found = self.runs, []
+        if any(each.interrupted for each in self.structures):
+            found.append("Training was interrupted: chains have fewer iterations than asked for.")
+        found.extend(self.observation.caveats(runs.y, runs.sites.site_of_row))
+        names = (runs.columns.outputs[k] for k in constant_columns(runs.y))
+        return (*found, *(f"All outputs {name} are equal." for name in names))
+
+    def chain_means(self, X: ArrayLike) -> np.ndarray:
+        """Means (chains, imputations, m, P) of the last layer, in core units, by the deep chains of
+        positive weight; as many imputations per chain as all of them have."""
+        x, chains = self._rows(X), [chain for chain, _ in self._chains if chain.is_deep]
+        with self.machine.running(False, len(x), self.runs.sites.n_sites):
+            found = prediction.predict_chains(chains, x, self.runs.sites.units)
+        n_kept = min((len(each.latents.mean) for each in found), default=0)
+        return np.array([each.latents.mean[:n_kept] for each in found])
+
+    # --- inside ---------------------------------------------------------------------------------
+
+    def _rows(self, X: ArrayLike) -> np.ndarray:
+        return self.runs.scale.to_core(inputs_of(X, self.runs.x.shape[1]))
+
+    def _predicting(self, n_rows: int) -> AbstractContextManager[None]:
+        """The machine for predictions of ``n_rows`` rows; each member sums over all pairs of sites
+        per row."""
+        n_sites = self.runs.sites.n_sites
+        work = n_rows * sum(chain.n_members for chain, _ in self._chains) * n_sites**2
+        return self.machine.running(work >= PAIR_TERMS_FOR_A_GPU, n_rows, n_sites)
+
+    @functools.cached_property
+    def _chains(self) -> list[tuple[Chain, float]]:
+        """The chains of positive weight."""
+        return [
+            (chain, float(weight))
+            for trained, weights in self.weights
+            for chain, weight in zip(prediction.chains_of(trained.imputed), weights, strict=True)
+            if weight > 0.0
+        ]
+
+    def _over_rows(
+        self,
+        X: ArrayLike,
+        input_std: ArrayLike | None,
+        answer: Callable[[Components], Any],
+        axis: int = 0,
+    ) -> Any:
+        """Slabs of rows one after the other, so that memory holds the components of one."""
+        x = self._rows(X)
+        std = None if input_std is None else self._deviations(input_std, x.shape)
+        at_once = ROWS_AT_ONCE if std is None else ROWS_AT_ONCE // MOST_POINTS
+        slabs = _slabs(len(x), at_once)
+        with self._predicting(len(x)):
+            parts = [answer(self._components(x[s], None if std is None else std[s])) for s in slabs]
+        return joined(parts, axis=axis)
+
+    def _deviations(self, input_std: ArrayLike, shape: tuple[int, ...]) -> np.ndarray | None:
+        """In core units; None if all inputs are known."""
+        std = deviations_of(input_std, shape) / self.runs.scale.span
+        return std if np.any(std > 0.0) else None
+
+    def _components(self, x: np.ndarray, std: np.ndarray | None = None) -> Components:
+        """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
+        if std is None:
+            found = components_at(self._chains, self.runs.sites.units, x)
+            return stretched(found, self.observation, self.stacked.stretch)
+        if has_closed_form(self._chains) and np.all(self.stacked.stretch == 1.0):
+            return in_closed_form(self._chains, x, std)
+        return by_cubature(self._components, x, std)
+
+    def _mixed(self, found: Components) -> Gaussian:
+        return mixture(found.outputs, found.weights)
+
+    def _to_user(self, outputs: Gaussian) -> Moments:
+        units = self.runs.sites.units
+        mean = units.shift + units.size * outputs.mean
+        return Moments(np.asarray(mean), np.asarray(units.size * np.sqrt(outputs.var)))
+
+    def _outputs_to_user(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs (…, q), on their grid if they have one."""
+        units, spacing = self.runs.sites.units, self.observation.spacing
+        found = np.asarray(units.shift + units.size * outputs)
+        return found if spacing is None else np.round(found / spacing) * spacing
+
+    def _quantiles(self, found: Components, levels: list[float]) -> np.ndarray:
+        units, mixed = self.runs.sites.units, self._mixed(found)
+        step = self.observation.spacing
+        spacing = None if step is None else step / np.asarray(units.size)
+
+        def cdf(y: np.ndarray) -> np.ndarray:
+            return np.tensordot(
+                found.weights, self.observation.cdf(y, found.latents, units), axes=1
+            )
+
+        of_level = lambda level: mixtures.quantiles(  # noqa: E731
+            cdf, np.asarray(mixed.mean), np.sqrt(mixed.var), level, spacing
+        )
+        return self._outputs_to_user(np.stack([of_level(level) for level in levels]))
+
+    def _log_density(self, found: Components, y: np.ndarray) -> np.ndarray:
+        units = self.runs.sites.units
+        each = self.observation.log_density_of(y, found.latents, units) - np.log(units.size)
+        return logsumexp(each.sum(axis=-1), b=found.weights[:, None], axis=0)
+
+
+def judged_of(runs: Runs, observation: Observation) -> Judged:
+    """The outputs that predictions of the runs are compared with."""
+    y, site = observation.judged(runs.to_core(runs.y), runs.sites.site_of_row)
+    return Judged(y, site, observation, runs.sites.units)
+
+
+def _slabs(n_rows: int, at_once: int = ROWS_AT_ONCE) -> list[slice]:
+    return [slice(first, first + at_once) for first in range(0, n_rows, at_once)]
+
+
+def _correlation(covariance: np.ndarray) -> np.ndarray:
+    std = np.sqrt(np.einsum("pii->pi", covariance))
+    return covariance / (std[:, :, None] * std[:, None, :])

@@ -1,0 +1,222 @@
+"""The structures: plain Gaussian processes, and networks with imputed layers."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from deepemu.core.inference import sem
+from deepemu.core.inference.m_step import Maximise
+from deepemu.core.inference.steps import NodeWise
+from deepemu.core.model.network import Data, Network, Params
+from deepemu.core.nodes.solver import Solver
+from deepemu.data.checks import is_real
+from deepemu.data.sites import SiteData, pack
+from deepemu.ensembles import assembly
+from deepemu.ensembles.prediction import chain_latents, chains_of
+from deepemu.observations.choice import INTERPOLATES
+from deepemu.observations.model import Observation
+from deepemu.runtime import trees
+from deepemu.training import growth
+from deepemu.training.chains import Trained, train
+from deepemu.training.folds import HeldOut
+from deepemu.training.layers import ESTIMATE, Layer, build_network
+from deepemu.training.plain import train_plain
+from deepemu.training.plan import N_FOLDS, Plan
+from deepemu.training.start import start_chains, starting_latents, starting_params
+
+# Hidden layers start as copies of the inputs. An M-step before they have adapted to the outputs can
+# take a chain to a mode in which the outputs are a smooth function plus noise, and it stays there:
+# one in six single chains on a step function.
+SWEEPS_BEFORE_FIRST_M_STEP = 50
+# Share of a fit's iterations that an update runs: the chains resume from their last state.
+SHARE_OF_UPDATE = 0.2
+
+
+@dataclass(frozen=True)
+class _Structure:
+    label: str
+    network: Network
+    start: Params
+
+    @property
+    def observation(self) -> Observation:
+        return self.network.observation  # type: ignore[return-value]
+
+
+@dataclass(frozen=True)
+class PlainGP(_Structure):
+    """A plain Gaussian process: one layer, with parameters at the best of several local maxima."""
+
+    n_folds: int
+
+    def train(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
+        """From scratch."""
+        (start,) = self.start
+        return train_plain(self, start, sites, seed, self.n_folds)
+
+    def resume(
+        self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool
+    ) -> Trained:
+        """Resume from the parameters for the first ``n_old`` sites."""
+        (start,) = before.chains[0].params
+        trained = train_plain(self, start, sites, seed, n_folds=0)
+        return dataclasses.replace(trained, held_out=_with_new_sites(before, sites, n_old))
+
+
+@dataclass(frozen=True)
+class DeepGP(_Structure):
+    """A network with imputed layers, trained by several chains."""
+
+    plan: Plan
+
+    def train(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
+        """From scratch."""
+        latents = starting_latents(self.network, self.observation, sites)
+        chains = start_chains(self.plan, self.start, latents)
+        return train(
+            seed, self, self.plan, chains, sites, show_progress, SWEEPS_BEFORE_FIRST_M_STEP
+        )
+
+    def resume(
+        self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool
+    ) -> Trained:
+        """Resume with all sites in every chain; new sites are predicted before they are added, so
+        these predictions are held out."""
+        held_out = _with_new_sites(before, sites, n_old)
+        chains = growth.extend_chains(
+            self.network, before.chains, before.imputed.data, pack(sites), n_old,
+            sites.n_sites - n_old,
+        )  # fmt: skip
+        n_iter = max(int(SHARE_OF_UPDATE * self.plan.n_iter), 1)
+        plan = dataclasses.replace(self.plan, n_iter=n_iter, n_folds=0)
+        trained = train(seed, self, plan, chains, sites, show_progress, 0)
+        return dataclasses.replace(trained, held_out=held_out)
+
+
+Structure = PlainGP | DeepGP
+
+
+def conditioned_on(before: Trained, sites: SiteData, n_old: int) -> Trained:
+    """Add new sites; parameters and imputations are kept.
+
+    Runs that repeat old sites change their statistics, and all factors are computed again.
+    """
+    network, grown, n_new = before.structure.network, pack(sites), sites.n_sites - n_old
+    held_out = _with_new_sites(before, sites, n_old)
+    chains = growth.extend_chains(network, before.chains, before.imputed.data, grown, n_old, n_new)
+    imputed = before.imputed
+    if n_new:
+        imputed = assembly.extended(imputed, grown, n_old, n_new)
+    if not repeats_nothing(before.imputed.data, grown, n_old):
+        latents = imputed.members.latents
+        imputed = assembly.rebuilt(network, grown, imputed.params, latents)
+    return dataclasses.replace(before, imputed=imputed, chains=chains, held_out=held_out)
+
+
+def repeats_nothing(data: Data, grown: Data, n_old: int) -> bool:
+    """Whether no old site has new observations."""
+    pairs = zip(jax.tree.leaves(data.observed), jax.tree.leaves(grown.observed), strict=True)
+    return all(np.array_equal(old[:n_old], new[:n_old]) for old, new in pairs)
+
+
+def _with_new_sites(before: Trained, sites: SiteData, n_old: int) -> HeldOut | None:
+    """Held-out predictions of the old sites, followed by those of new sites, which no chain has
+    yet."""
+    held_out, x = before.held_out, sites.x[n_old:]
+    if held_out is None or not len(x):
+        return held_out
+    chains = chains_of(before.imputed)
+    latents = trees.joined([held_out.latents, chain_latents(chains, x, sites.units)], axis=1)
+    new = np.ones((len(chains), len(x)), bool)
+    return HeldOut(latents, np.concatenate([held_out.mask, new], axis=1))
+
+
+STARTING_NUGGET = 1e-3
+KERNELS = ("matern52", "squared_exponential")
+# Nugget of the plain GPs beside a deep network, where nuggets are for numerical stability only.
+NUGGET_OF_ONE_LAYER = 1e-8
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The problem that structures are built for: columns, observation model, solver."""
+
+    n_outputs: int
+    observation: Observation
+    solver: Solver
+    input_names: tuple[str, ...]
+
+    def network(self, layers: Sequence[Layer]) -> Network:
+        return build_network(
+            layers, len(self.input_names), self.n_outputs, self.observation, self.solver,
+            self.input_names,
+        )  # fmt: skip
+
+    @property
+    def n_inputs(self) -> int:
+        return len(self.input_names)
+
+
+# For a plain GP whose last layer is imputed: numbers of chains and iterations as in `DGP`.
+IMPUTED_PLAIN = Plan(
+    NodeWise(), Maximise(), n_chains=4, n_iter=200, burn_in=0.75, n_sweeps=5, n_scoring=1,
+    n_imputations=5, bracket=16.0, stops_early=True, n_folds=0,
+)  # fmt: skip
+
+
+def plain_gp(layer: Layer, problem: Problem, n_folds: int) -> Structure:
+    """A plain Gaussian process; trained by chains, if the observation model has latents to
+    impute."""
+    network = problem.network([layer])
+    start, label = starting_params_of(network, [layer]), f"GP, {kernels_in_words([layer])}"
+    if network.n_imputed:
+        plan = dataclasses.replace(IMPUTED_PLAIN, n_folds=n_folds)
+        return DeepGP(label, network, start, plan)
+    return PlainGP(label, network, start, n_folds)
+
+
+def plain_gps(nugget: float | str, problem: Problem) -> list[Structure]:
+    """Plain Gaussian processes with the noise model of a deep network.
+
+    A nugget of 1e-6 or less serves the equations of several layers. A very smooth function has a
+    process variance of some hundred times that of the outputs, and errors so small that a millionth
+    of it matters; one layer needs less.
+    """
+    if is_real(nugget) and nugget <= INTERPOLATES:
+        nugget = NUGGET_OF_ONE_LAYER
+    layers = [Layer(kernel=k, prior="reference", nugget=nugget) for k in KERNELS]
+    return [plain_gp(layer, problem, N_FOLDS) for layer in layers]
+
+
+def layers_in_words(depth: int) -> str:
+    return "1 layer" if depth == 1 else f"{depth} layers"
+
+
+def kernels_in_words(layers: Sequence[Layer]) -> str:
+    return " / ".join(dict.fromkeys(words(layer.kernel) for layer in layers))
+
+
+def words(kernel: str) -> str:
+    return kernel.replace("_", " ")
+
+
+def starting_params_of(network: Network, layers: Sequence[Layer]) -> Params:
+    scales = [float(layer.scale) if is_real(layer.scale) else 1.0 for layer in layers]
+    nuggets = [
+        STARTING_NUGGET if layer.nugget == ESTIMATE else float(layer.nugget) for layer in layers
+    ]
+    return starting_params(network, scales, nuggets)
+
+
+def trace_in_words(trace: sem.Trace) -> dict[str, Any]:
+    """Paths on the natural scale: for each layer an array (chains, iterations, nodes, …)."""
+    return {
+        "lengthscale": [np.exp(layer.log_lengthscale) for layer in trace.params],
+        "scale": [np.exp(layer.log_scale) for layer in trace.params],
+        "nugget": [np.exp(layer.log_nugget) for layer in trace.params],
+        "log_density": np.asarray(trace.log_density),
+    }

@@ -1,0 +1,100 @@
+"""Prediction on chunks of test rows: none of what is cut for speed changes a number."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+
+from deepemu import DGP
+from deepemu.core.distributions import Gaussian
+from deepemu.core.predict import Predicted
+from deepemu.ensembles import prediction
+from deepemu.posterior.stacking import Stacked
+from deepemu.runtime.trees import joined, row
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
+
+
+def as_found(rows):
+    """What two members would find if the rows (blocks, m, d) themselves were the answer."""
+    twice = Gaussian(np.stack([rows, rows]), np.stack([rows, rows]))
+    return Predicted(twice, twice, np.ones(rows.shape[:2], bool))
+
+
+def test_chunks_cover_all_rows_in_order():
+    x = np.arange(10.0)[:, None]
+    chunks = prediction._chunks(x, (2, 3))
+    assert [int(n) for n, _ in chunks] == [6, 4]
+    assert all(rows.shape == (2, 3, 1) for _, rows in chunks)
+    back = joined([prediction._rows(as_found(rows), int(n)) for n, rows in chunks], axis=1)
+    for leaf in jax.tree.leaves((back.latents, back.outputs)):
+        np.testing.assert_array_equal(leaf, [x, x])
+    np.testing.assert_array_equal(back.accurate, np.ones((1, 10), bool))
+    assert [int(n) for n, _ in prediction._chunks(x[:7], (2, 3))] == [6, 1]
+
+
+def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
+    x = rng.random((12, 2))
+    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+    at = np.vstack([x[:4], rng.random((7, 2))])
+    whole = emulator.predict(at, return_std=True)
+    monkeypatch.setattr(prediction, "CPU_BLOCKS", (2, 3))
+    # Weights of the order of 1 / nugget round differently in matrix products of another shape.
+    np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-6)
+
+
+def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
+    x = rng.random((12, 2))
+    settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 2, "n_jobs": 1}
+    emulator = DGP(**settings).fit(x, np.sin(5 * x[:, 0]))
+    at, seen = rng.random((40, 2)), []
+    runs = emulator.posterior_.runs
+    unsuited = {tuple(each) for each in runs.scale.to_core(at)[::3]}
+    at_level = prediction._at_level
+
+    def partly_unsuited(chain, of_set, level, rows, units):
+        found = at_level(chain, of_set, 1, rows, units)
+        seen.append((level, len(rows)))
+        accurate = np.array([level == 2 or tuple(each) not in unsuited for each in rows])
+        shifted = Gaussian(found.outputs.mean + level, found.outputs.var)
+        return Predicted(found.latents, shifted, accurate)
+
+    expected = emulator.predict(at)
+    monkeypatch.setattr(prediction, "_at_level", partly_unsuited)
+    shifted = (emulator.predict(at) - expected) / runs.sites.units.size[0]
+    np.testing.assert_allclose(shifted, np.where(np.arange(40) % 3 == 0, 2.0, 0.0), atol=1e-7)
+    assert seen == [(0, 40), (1, 14), (2, 14)] * 2
+
+
+def test_chains_without_weight_do_not_count(rng):
+    x = rng.random((12, 2))
+    emulator = DGP(n_chains=3, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+    at, weights = rng.random((7, 2)), np.array([0.75, 0.0, 0.25])
+
+    def weighted(of_chains):
+        stacked = Stacked(of_chains, np.ones(1), None)
+        return dataclasses.replace(emulator.posterior_, stacked=stacked)
+
+    mixed = weighted(weights).moments(at)
+    alone = [weighted(only).moments(at) for only in np.eye(3)[weights > 0]]
+    means, variances = (np.stack([getattr(of, k) for of in alone]) for k in ("mean", "var"))
+    w = weights[weights > 0][:, None, None]
+    np.testing.assert_allclose(mixed.mean, (w * means).sum(0), rtol=1e-12)
+    second = (w * (variances + means**2)).sum(0)
+    np.testing.assert_allclose(mixed.var, second - mixed.mean**2, rtol=1e-9)
+    assert len(weighted(weights).members(at).weights) == 4  # two imputations of two chains
+
+
+def test_members_go_to_the_device_in_equal_parts(rng, monkeypatch):
+    x = rng.random((12, 2))
+    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=6).fit(x, np.sin(5 * x[:, 0]))
+    at = rng.random((7, 2))
+    together = emulator.predict(at, return_std=True)
+    members = row(emulator.posterior_.structures[0].imputed.members, 0)
+    one = sum(leaf.nbytes for leaf in jax.tree.leaves(members)) // 6
+    for room, expected in ((0, 1), (one, 1), (5 * one, 3), (6 * one, 6)):
+        monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", room)
+        assert prediction._members_at_once(members) == expected
+    monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", 5 * one)
+    np.testing.assert_allclose(emulator.predict(at, return_std=True), together, rtol=1e-9)

@@ -1,0 +1,90 @@
+"""A solver and an observation model from outside the package train and predict through it."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from eigen_solver import ByEigenvalues
+from poisson_model import Poisson
+from scipy.stats import poisson
+
+from deepemu import DGP, GP
+
+pytestmark = pytest.mark.usefixtures("quick_programs")
+SHORT = {"n_chains": 4, "n_iter": 4, "n_imputations": 2}
+AT = np.array([[0.21], [0.5], [0.93]])
+
+
+def lines_of(name):
+    return len((Path(__file__).parent / name).read_text().splitlines())
+
+
+def test_they_are_short():
+    assert lines_of("eigen_solver.py") < 80
+    assert lines_of("poisson_model.py") < 60
+
+
+# --- a second solver: the same numbers by another factorisation ----------------------------------
+
+
+@pytest.fixture(scope="module")
+def curve():
+    x = np.linspace(0, 1, 14)[:, None]
+    return x, np.sin(6 * x[:, 0])
+
+
+@pytest.mark.parametrize("kind", [GP, DGP])
+def test_another_solver_gives_the_same_emulator(kind, curve):
+    """To what the chains make of slopes by differences in place of those in closed form."""
+    settings = {} if kind is GP else SHORT
+    settings |= {"nugget": 1e-3}
+    ours = kind(**settings).fit(*curve)
+    other = kind(**settings, solver=ByEigenvalues()).fit(*curve)
+    for a, b in zip(
+        ours.predict(AT, return_std=True), other.predict(AT, return_std=True), strict=True
+    ):
+        np.testing.assert_allclose(b, a, rtol=2e-2, atol=1e-3)
+    np.testing.assert_allclose(other.loo()[0], ours.loo()[0], atol=2e-2)
+    assert np.all(np.isfinite(other.sample_y(AT, 2)))
+
+
+# --- a second observation model: counts -----------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def counts():
+    """Counts of a rate that changes thirtyfold, some inputs twice."""
+    rng = np.random.default_rng(3)
+    x = np.repeat(np.linspace(0, 1, 30), 2)[:, None]
+    return x, rng.poisson(rate(x)).astype(float)
+
+
+def rate(x):
+    return np.exp(1.5 + 1.7 * np.sin(5 * x[:, 0]))
+
+
+@pytest.mark.parametrize("kind", [GP, DGP])
+def test_another_observation_model_finds_the_rate(kind, counts):
+    settings = {} if kind is GP else {"n_chains": 4, "n_iter": 15, "n_imputations": 2}
+    emulator = kind(observation=Poisson(), **settings).fit(*counts)
+    mean, std = emulator.predict(AT, return_std=True)
+    true = rate(AT)
+    # A count has the rate for its variance; the rate is known to some 20 %.
+    assert np.all(np.abs(mean - true) < 0.35 * true + 0.5)
+    assert np.all(std > 0.8 * np.sqrt(true))
+    low, high = emulator.interval(AT, 0.9)
+    assert np.all(low == np.floor(low)) and np.all(high == np.floor(high))
+    inside = poisson.cdf(high, true) - poisson.cdf(low - 1, true)
+    assert np.all(inside > 0.85)
+    drawn = emulator.sample_y(AT, 200)
+    assert np.all(drawn == np.round(drawn))
+    np.testing.assert_allclose(drawn.mean(axis=1), mean, rtol=0.25)
+
+
+def test_densities_of_counts_add_up_to_one(counts):
+    posterior = GP(observation=Poisson()).fit(*counts).posterior_
+    every = np.arange(80.0)
+    mass = np.exp(posterior.log_density(np.repeat(AT[1:2], 80, axis=0), every))
+    np.testing.assert_allclose(mass.sum(), 1.0, atol=1e-6)
+    mean = posterior.moments(AT[1:2]).mean
+    np.testing.assert_allclose((every * mass).sum(), mean[0, 0], rtol=1e-6)
