@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import numpy as np
 from _speed_jobs import Job, Result, design, predicted, serve
-from _timing import best_seconds, timed
+from _timing import best_seconds, finished, timed
 from problems import load_design
 
 COMPILE_EVENT = "/jax/core/compile/backend_compile_duration"
@@ -87,7 +88,8 @@ def no_imputation() -> Iterator[None]:
 
 def n_evaluations(emulator) -> int:
     """Slice evaluations of all updates since the start of the fit."""
-    return int(sum(chain.imputation.evaluations for chain in emulator._parts[0].trained.chains))
+    chains = emulator.posterior_.structures[0].chains
+    return int(sum(chain.imputation.evaluations for chain in chains))
 
 
 def timed_training(job: Job) -> Result:
@@ -149,18 +151,33 @@ def timed_accuracy(job: Job) -> Result:
 
 def first_prediction(job: Job) -> Result:
     """The step function with three layers and defaults: when its first prediction was there."""
+    _, imported, _ = timed(_import_deepemu)
     from deepemu import DGP
 
     data = load_design("step", 0)
     emulator = DGP(depth=job["depth"])
     with counted_compilations() as compilations:
         emulator.fit(data.X, data.y).predict(data.X_test, return_std=True)
-        finished = time.time()
+        ended = finished()
     return {
-        "finished": finished,
+        **ended,
+        "import_s": imported,
         "compilations": len(compilations),
         "compile_s": sum(compilations),
     }
+
+
+def first_command(job: Job) -> Result:
+    """``deepemu fit`` of a table of runs: when its emulator was there."""
+    from deepemu.cli.commands import main
+
+    x, y = design(job["n"])
+    with tempfile.TemporaryDirectory() as folder:
+        runs, emulator = Path(folder) / "runs.csv", Path(folder) / "runs.deepemu"
+        np.savetxt(runs, np.column_stack([x, y]), delimiter=",", header="a,b,c,y", comments="")
+        if main(["fit", str(runs), "--output", "y", "-o", str(emulator)]):
+            raise SystemExit("deepemu fit has failed")
+        return finished()
 
 
 def _fit_vega(**settings: Any) -> Result:
@@ -231,6 +248,7 @@ if __name__ == "__main__":
             "predict": timed_prediction,
             "accuracy": timed_accuracy,
             "start": first_prediction,
+            "command": first_command,
             "compile": default_compilations,
             "floor": timed_floor,
             "default": timed_default,

@@ -20,6 +20,11 @@ def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
     return value, time.perf_counter() - wall, time.process_time() - cpu
 
 
+def finished() -> dict[str, float]:
+    """The time of day, for a process that knows when this one began, and its cpu seconds so far."""
+    return {"finished": time.time(), "cpu_s": time.process_time()}
+
+
 def best_seconds(call: Callable[[], Any], times: int = 3, budget_s: float = 30.0) -> float:
     """Least wall-clock seconds of several calls; no further call once the budget is spent."""
     seconds: list[float] = []

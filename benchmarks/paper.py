@@ -4,10 +4,10 @@
     python benchmarks/paper.py --quick               # a tenth of the trials, at least six
     python benchmarks/paper.py --problems step --methods si si-ic --trials 10
 
-One training set an experiment, as in the paper; a trial is a new seed. Every trial leaves a file
+One training set per experiment, as in the paper; a trial is a new seed. Every trial leaves a file
 in ``trials`` in the folder of the results, and what is there is not run again, so that an
 interrupted run goes on where it stopped. At the end all of them are gathered in ``paper.csv`` (one
-line a trial) and ``paper_predictions.npz`` (predictions that the figures need), from which
+line per trial) and ``paper_predictions.npz`` (predictions that the figures need), from which
 ``paper_figures.py`` draws. ``--publish`` puts both into ``data/`` too, where the stored ones are.
 
 Methods: ``gp`` is a plain process with the robust prior; ``si`` and ``si-ic`` are stochastic
@@ -38,7 +38,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -238,12 +238,12 @@ def run_together(trials: Sequence[Trial], folder: Path) -> None:
 
 
 def chains_of(model: Any) -> Iterator[Any]:
-    """The emulators that each chain of a fit without votes is alone."""
-    from deepemu.posterior import stacking
-
-    for votes in np.eye(model.n_chains):
+    """The emulators that each chain of a fit without stacking is alone."""
+    posterior = model.posterior_
+    for weights in np.eye(model.n_chains):
         alone = copy.copy(model)
-        alone.ensembles_ = stacking.weighted_ensembles(model._parts, votes)
+        stacked = replace(posterior.stacked, weights=weights)
+        alone.posterior_ = replace(posterior, stacked=stacked)
         yield alone
 
 

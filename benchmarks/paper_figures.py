@@ -190,7 +190,7 @@ def errors_and_times(problem: str, results: Results) -> Figure:
     for plain in results.select(problem, "gp"):
         left.axhline(plain["nrmsep"], color="black", linestyle="-.", linewidth=1)
     left.set_ylabel("NRMSEP")
-    right.set_ylabel("seconds a trial, one core")
+    right.set_ylabel("seconds per trial, one core")
     for ax in (left, right):
         ax.set_xticks([])
         ax.set_xlim(left.get_xlim())

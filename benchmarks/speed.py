@@ -52,7 +52,7 @@ SIDES = ("deepemu", "dgpsi")
 OURS = ("deepemu",)
 SIZES = (10, 100, 300, 1000)
 PROBLEMS = ("vega", "fived")
-# One lengthscale a node is dgpsi's default; one per column is that of deepemu's default kernel.
+# One lengthscale per node is dgpsi's default; one per column is that of deepemu's default kernel.
 LENGTHSCALES = {"squared_exponential": "shared", "matern52": "ard"}
 MAIN_KERNEL = "squared_exponential"
 DEFAULT_STRUCTURE = {"kernel": "matern52", "lengthscale": "ard"}
@@ -61,9 +61,13 @@ EFFORTS = {10: (50, 500), 100: (30, 60), 300: (15, 15), 1000: (15, 3)}
 N_SWEEPS = 11  # dgpsi's default: one more than its ess_burn
 N_IMPUTATIONS = 50
 N_TRAINED = 20  # iterations before a prediction: nearly known hidden layers are predicted faster
-# Test points for sizes up to the given one. At n = 1000 dgpsi needs about a second a point.
+# Test points for sizes up to the given one. At n = 1000 dgpsi needs about a second per point.
 TEST_POINTS = {100: (500, 10_000), 300: (500,), 1000: (20, 500)}
 MOST_WORK_OF_DGPSI = 150_000_000  # n^2 times points, beyond which its time is not worth waiting for
+COMMAND_ROWS = 60
+# Jobs that are measured from the start of a process, and with which caches.
+STARTED = ("start", "command")
+PHASES = ("cold", "warm")
 FLOOR_SIZE = 1000
 SMALLEST_IN_EXPONENT = 100
 # What changes for a trial; 500 iterations are dgpsi's default.
@@ -87,6 +91,8 @@ ACCURACY_BAR = 8.0
 MEMORY_BAR_GB = 1.0
 FLOOR_BAR = 2.0
 START_BARS = {"cold": 8.0, "warm": 3.0}
+IMPORT_BAR = 0.8
+COMMAND_BAR = 10.0
 COMPILE_BAR = 4.0
 
 Job = dict[str, Any]
@@ -159,6 +165,7 @@ def plan_accuracy(args: argparse.Namespace) -> Iterator[Measurement]:
 def plan_start(args: argparse.Namespace) -> Iterator[Measurement]:
     job = {"kind": "start", **structure(MAIN_KERNEL, 3, "layer"), "n_iter": args.dgpsi_iterations}
     yield Measurement(job, SIDES, args.repeats)
+    yield Measurement({"kind": "command", "n": COMMAND_ROWS}, OURS, args.repeats)
     yield Measurement({"kind": "compile"}, OURS, args.repeats)
 
 
@@ -252,7 +259,7 @@ def run_started(command: list[str]) -> Record:
     """Two processes with one cache, empty before the first, by the clock of this process."""
     result: Record = {}
     with tempfile.TemporaryDirectory() as folder:
-        for phase in START_BARS:
+        for phase in PHASES:
             began = time.time()
             answer = run_child(command, one_thread_environment(Path(folder)))
             if "failed" in answer:
@@ -264,7 +271,7 @@ def run_started(command: list[str]) -> Record:
 
 def measure(side: str, job: Job, dgpsi_python: str | None) -> Record:
     command = child_command(side, job, dgpsi_python)
-    if job["kind"] == "start":
+    if job["kind"] in STARTED:
         return run_started(command)
     return run_child(command, one_thread_environment())
 
@@ -547,11 +554,25 @@ def accuracy_table(records: list[Record]) -> Table:
 def start_table(records: list[Record]) -> Table:
     rows = []
     for side in SIDES if distinct(records, "start") else ():
-        names = ("cold_s", "warm_s", "cold_compile_s", "warm_compile_s", "cold_peak_mb")
+        names = (
+            "warm_import_s", "cold_s", "cold_cpu_s", "warm_s", "warm_cpu_s",
+            "cold_compile_s", "warm_compile_s", "cold_peak_mb",
+        )  # fmt: skip
         found = [best(records, name, side, kind="start") for name in names]
         rows.append([side, *(number(value, ".3g") for value in found)])
-    head = ("side", "cold s", "warm s", "XLA cold s", "XLA warm s", "peak MB")
+    head = (
+        "side", "import s", "cold s", "cold cpu s", "warm s", "warm cpu s",
+        "XLA cold s", "XLA warm s", "peak MB",
+    )  # fmt: skip
     return Table("start of a process to the first prediction of the step function", head, rows)
+
+
+def command_table(records: list[Record]) -> Table:
+    names = ("cold_s", "cold_cpu_s", "warm_s", "warm_cpu_s")
+    found = [best(records, name, "deepemu", kind="command") for name in names]
+    rows = [] if found[0] is None else [[number(value, ".3g") for value in found]]
+    head = ("cold s", "cold cpu s", "warm s", "warm cpu s")
+    return Table(f"deepemu fit of a table of {COMMAND_ROWS} runs, d = 3", head, rows)
 
 
 def compile_table(records: list[Record]) -> Table:
@@ -610,6 +631,7 @@ TABLES = (
     predict_table,
     accuracy_table,
     start_table,
+    command_table,
     compile_table,
     floor_table,
     default_table,
@@ -698,6 +720,10 @@ def bars(records: list[Record]) -> list[Bar]:
             False,
         ),
         *start,
+        Bar("import", best(records, "warm_import_s", "deepemu", kind="start"),
+            IMPORT_BAR, " s", False),
+        Bar("deepemu fit of a table, programs on disk",
+            best(records, "warm_s", "deepemu", kind="command"), COMMAND_BAR, " s", False),
         Bar("XLA compilation of a default fit",
             best(records, "compile_s", "deepemu", kind="compile"), COMPILE_BAR, " s", False),
     ]  # fmt: skip
