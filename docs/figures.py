@@ -9,18 +9,12 @@ import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import matplotlib
 import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
 from deepemu import DGP, GP, Emulator, use_compilation_cache
-from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels import families
-from deepemu.core.nodes import linked
-from deepemu.core.nodes.node import Node, Sites
 from deepemu.estimators.base import BaseEmulator
 from deepemu.plots import figures
 from deepemu.plots.style import BLUE, GREY, OF_CHAINS, VERMILION, Z_95
@@ -179,7 +173,8 @@ def idea_linked() -> Figure:
     hidden = rng.normal(centre, spread, 20_000)
     mean, std = emulator.predict(hidden[:, None], return_std=True)
     simulated = rng.normal(mean, std)
-    found_mean, found_std = linked_moments(emulator, centre, spread)
+    moments = emulator.predict([[centre]], return_std=True, input_std=spread)
+    found_mean, found_std = (float(each[0]) for each in moments)
 
     figure, (left, right) = pair()
     emulator.name_columns(["hidden"], ["output"])
@@ -197,28 +192,6 @@ def idea_linked() -> Figure:
     right.set(xlabel="output", ylabel="density")
     right.legend(frameon=False, fontsize=8)
     return entitled(figure, "an uncertain input", "what comes out")
-
-
-def linked_moments(emulator: GP, centre: float, spread: float) -> tuple[float, float]:
-    """Equations (3) and (4) for one normal input of a plain process, in the user's units."""
-    with jax.enable_x64(True):
-        found, scaling = emulator.trace_, emulator._data.scaling
-        lengthscale = np.ravel(found["lengthscale"][0]) * scaling.x_span
-        node = Node(
-            families.by_name("squared_exponential"), jnp.asarray(1.0 / lengthscale),
-            *(jnp.asarray(np.ravel(found[name][0])[0]) for name in ("scale", "nugget")),
-        )  # fmt: skip
-        inputs = jnp.asarray(emulator.training_inputs)
-        target = jnp.asarray(emulator._data.sites.y[:, 0])
-        link = linked.link(node, inputs, target, Sites(jnp.ones(len(inputs)), jnp.zeros(())))
-        way = linked.ways(node.kernel, 1)[-1]
-        uncertain = Gaussian(jnp.array([[centre]]), jnp.array([[spread**2]]))
-        at = linked.Inputs(uncertain, jnp.zeros((1, 0)))
-        prepared = linked.prepare(way, node, link, inputs, 1)
-        moments = linked.predict(way, node, link.alpha, prepared, inputs, at).moments
-        mean = scaling.mean_to_user(np.asarray(moments.mean)[:, None])
-        std = scaling.std_to_user(np.sqrt(np.asarray(moments.var))[:, None])
-    return float(mean[0, 0]), float(std[0, 0])
 
 
 def idea_chains() -> Figure:
