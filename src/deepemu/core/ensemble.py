@@ -84,15 +84,17 @@ def build_member(network: Network, params: Params, latents: Latents, data: Data)
     return Member(latents, alpha(*first), tuple(link(*parts) for parts in others))
 
 
-def all_conditioned(network: Network, params: Params, latents: Latents, data: Data) -> list[Any]:
-    """The solver's conditioned nodes of all layers, for draws at known inputs."""
+def all_conditioned(
+    network: Network, params: Params, latents: Latents, data: Data
+) -> list[tuple[Any, Array]]:
+    """For draws at known inputs, layer by layer: all nodes conditioned, and their α (P, n)."""
     condition = jax.vmap(network.solver.condition, in_axes=(0, None, 0))
-    return [
-        condition(nodes, inputs, sites)
-        for nodes, inputs, _, sites in (
-            layer_parts(network, layer, params, latents, data) for layer in range(network.depth)
-        )
-    ]
+    found = []
+    for layer in range(network.depth):
+        nodes, inputs, targets, sites = layer_parts(network, layer, params, latents, data)
+        ready = condition(nodes, inputs, sites)
+        found.append((ready, jax.vmap(network.solver.alpha_of)(ready, targets)))
+    return found
 
 
 def leave_one_out(imputed: Imputed) -> Gaussian:

@@ -289,7 +289,7 @@ def draw(
     key: Array,
     network: Network,
     params: Params,
-    conditioned: list[Any],
+    conditioned: list[tuple[Any, Array]],
     member: Member,
     data: Data,
     x: Array,
@@ -307,7 +307,7 @@ def _draw_below(
     key: Array,
     network: Network,
     params: Params,
-    conditioned: list[Any],
+    conditioned: list[tuple[Any, Array]],
     member: Member,
     data: Data,
     x: Array,
@@ -322,7 +322,7 @@ def _draw_below(
         keys = jax.random.split(key_layer, spec.width)
         normals = jax.vmap(lambda k: jax.random.normal(k, x.shape[:1], x.dtype))(keys)
         drawn = jax.vmap(network.solver.draw_posterior, in_axes=(0, 0, 0, None, None, 0))(
-            nodes, conditioned[layer], member.alphas[layer], inputs, at, normals
+            nodes, *conditioned[layer], inputs, at, normals
         )
         below = (*below, drawn.T)
     return below
@@ -332,7 +332,7 @@ def joint_given_hidden(
     key: Array,
     network: Network,
     params: Params,
-    conditioned: list[Any],
+    conditioned: list[tuple[Any, Array]],
     member: Member,
     data: Data,
     x: Array,
@@ -344,5 +344,5 @@ def joint_given_hidden(
     inputs = layer_inputs(network, last, data.x, member.latents)
     at = layer_inputs(network, last, x, below)
     return jax.vmap(network.solver.joint, in_axes=(0, 0, 0, None, None))(
-        nodes, conditioned[last], member.alphas[last], inputs, at
+        nodes, *conditioned[last], inputs, at
     )
