@@ -28,11 +28,6 @@ def array(values: np.ndarray) -> Array:
     return jax.device_put(np.asarray(values, np.float64))
 
 
-def indices(values: np.ndarray) -> Array:
-    """To JAX, as integers."""
-    return jax.device_put(np.asarray(values, np.int32))
-
-
 def pad_rows(values: np.ndarray, n_rows: int) -> Array:
     """Zero rows appended up to ``n_rows``."""
     missing = [(0, n_rows - values.shape[0])] + [(0, 0)] * (values.ndim - 1)

@@ -20,7 +20,6 @@ class Shelf(Generic[T]):
     """Equal trees of several chains, stacked in NumPy as they come: never in memory twice."""
 
     def __init__(self, n_chains: int, n_places: int) -> None:
-        self.n_chains = n_chains
         self._shape = n_chains, n_places
         self._stacked: T | None = None
         self.n_put = 0
