@@ -1,13 +1,9 @@
 """What all tests share. Public estimators are tested with JAX as the user has it: float64 off."""
 
-import functools
 import gc
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-from unittest import mock
 
 import builders
 import jax
@@ -34,39 +30,16 @@ def pytest_configure() -> None:
         os.environ.setdefault(name.upper(), str(value))
     # Tests patch constants of modules, which programs that need not be traced would not notice.
     programs.ready_to_call = lambda *_: None
+    # Tests compile much and compute little; the processes that they start compile as users do.
+    programs.CPU_OPTIONS["xla_backend_optimization_level"] = 0
+    # Tracing makes many lasting objects: scanning them often takes a tenth of the time.
+    gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture
 def rng() -> np.random.Generator:
     """Random numbers from a fixed seed."""
     return np.random.default_rng(0)
-
-
-def new_store(make: Callable[..., Any]) -> Callable[..., Any]:
-    """A cache of its own for what ``make``, the function behind another cache, makes."""
-    return functools.cache(make.__wrapped__)
-
-
-QUICK = {name: new_store(getattr(programs, name)) for name in ("_program", "_options")}
-QUICK_OPTIONS = {"xla_backend_optimization_level": 0}
-
-
-@contextmanager
-def compiling_quickly() -> Iterator[None]:
-    """Programs compiled without optimisation, in a third of the time, once for all the modules
-    of a process that ask for them."""
-    with (
-        mock.patch.dict(programs.CPU_OPTIONS, QUICK_OPTIONS),
-        mock.patch.multiple(programs, **QUICK),
-    ):
-        yield
-
-
-@pytest.fixture(scope="module")
-def quick_programs() -> Iterator[None]:
-    """For tests that ask about what a program computes, not about how fast."""
-    with compiling_quickly():
-        yield
 
 
 @pytest.fixture(scope="session")
@@ -85,15 +58,13 @@ def elsewhere() -> np.ndarray:
 @pytest.fixture(scope="session")
 def gp(problem: tuple[np.ndarray, np.ndarray]) -> GP:
     """Of all tests of a process: one that changes it copies it first."""
-    with compiling_quickly():
-        return GP().fit(*problem)
+    return GP().fit(*problem)
 
 
 @pytest.fixture(scope="session")
 def dgp(problem: tuple[np.ndarray, np.ndarray]) -> DGP:
     """Of all tests of a process: one that changes it copies it first."""
-    with compiling_quickly():
-        return DGP(**builders.SMALL).fit(*problem)
+    return DGP(**builders.SMALL).fit(*problem)
 
 
 @pytest.fixture(scope="session")
@@ -106,8 +77,7 @@ def line() -> tuple[np.ndarray, np.ndarray]:
 @pytest.fixture(scope="session")
 def stacked(line: tuple[np.ndarray, np.ndarray]) -> DGP:
     """Four chains, and plain processes beside them; one that changes it copies it first."""
-    with compiling_quickly():
-        return DGP(**builders.FOUR_CHAINS).fit(*line)
+    return DGP(**builders.FOUR_CHAINS).fit(*line)
 
 
 @pytest.fixture(params=["gp", "dgp"])
@@ -127,7 +97,6 @@ def programs_in_bounds() -> Iterator[None]:
     maps = Path("/proc/self/maps")
     if maps.exists() and len(maps.read_bytes().splitlines()) > MOST_MAPS:
         programs._program.cache_clear()
-        QUICK["_program"].cache_clear()
         jax.clear_caches()
         gc.collect()
 

@@ -23,7 +23,6 @@ from deepemu.training.folds import HeldOut
 from deepemu.training.structures import DeepGP, PlainGP, Problem
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_programs"),
     # Few rows and iterations: error bars are not what is asked about here.
     pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning"),
 ]
@@ -39,7 +38,7 @@ def fit(x, y, **changes):
 
 
 @pytest.fixture(scope="module")
-def fitted(quick_programs, problem):
+def fitted(problem):
     return fit(*problem)
 
 

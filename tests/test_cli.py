@@ -24,7 +24,7 @@ from deepemu.cli import arguments as command_arguments
 from deepemu.cli import commands, main, settings, tables
 from deepemu.errors import Message, Setting
 
-pytestmark = pytest.mark.usefixtures("quick_programs", "own_cache")
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 RUNS = "width,depth,force\n" + "".join(
     f"{w},{d},{np.sin(3 * w) + d}\n" for w, d in np.random.default_rng(0).random((12, 2)).round(3)
@@ -42,7 +42,7 @@ def own_cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def emulator_file(tmp_path_factory, quick_programs):
+def emulator_file(tmp_path_factory):
     folder = tmp_path_factory.mktemp("fitted")
     x, y = np.hsplit(np.array([line.split(",") for line in RUNS.split()[1:]], float), [2])
     emulator = GP().fit(x, y[:, 0]).name_columns(["width", "depth"], ["force"])

@@ -56,7 +56,7 @@ def unseen(function):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def new_programs(quick_programs):
+def new_programs():
     """None that another module has compiled, and few steps."""
     make = programs._program.__wrapped__
     fresh = functools.cache(lambda function, *of: make(unseen(function), *of))

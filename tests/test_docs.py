@@ -21,7 +21,6 @@ TESTS = ROOT / "tests"
 NOTEBOOKS = sorted((DOCS / "examples").glob("*.ipynb"))
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_programs"),
     pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning"),  # of short training
 ]
 

@@ -18,8 +18,6 @@ from deepemu.errors import DeepemuWarning, Message, Setting, warn
 from deepemu.files import codec
 from deepemu.runtime.progress import Progress
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SOURCES = sorted(Path(deepemu.__file__).parent.rglob("*.py"))
 SMALL = {"n_chains": 2, "n_iter": 4, "n_sweeps": 1, "n_imputations": 2, "verbose": False}
 X = np.random.default_rng(0).random((12, 2))

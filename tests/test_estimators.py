@@ -15,9 +15,6 @@ from sklearn.metrics import r2_score
 
 from deepemu import DGP, GP, InputError
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
-
 # --- the fit -------------------------------------------------------------------------------------
 
 

@@ -10,8 +10,6 @@ from sklearn.exceptions import NotFittedError
 
 from deepemu import DGP, GP, DataWarning, InputError, Layer
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 
 def with_value(values, value):
     changed = np.array(values, dtype=object if isinstance(value, str) else float)

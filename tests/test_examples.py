@@ -10,8 +10,6 @@ from builders import step
 from deepemu import DGP
 from deepemu.diagnostics import nrmsep
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 ROOT = Path(__file__).parents[1]
 PNG_SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
@@ -25,7 +23,7 @@ def demo():
 
 
 @pytest.fixture(scope="module")
-def step_emulator(quick_programs):
+def step_emulator():
     x = np.linspace(0, 1, 10)
     return DGP(depth=3).fit(x[:, None], step(x))
 

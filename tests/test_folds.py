@@ -25,7 +25,6 @@ from deepemu.training.start import starting_params
 from deepemu.training.structures import PlainGP, Problem
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_programs"),
     # Few rows and iterations: error bars are not what is asked about here.
     pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning"),
 ]

@@ -13,8 +13,6 @@ import pytest
 from deepemu import GP, InputError
 from deepemu.data import frames
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 FRAMES = {"pandas": pd.DataFrame, "polars": pl.DataFrame, "pyarrow": pa.table}
 SERIES = {
     "pandas": lambda name, values: pd.Series(values, name=name),
@@ -28,7 +26,7 @@ COLUMNS = {"width": X[:, 0], "depth": X[:, 1]}
 
 
 @pytest.fixture(scope="module")
-def of_arrays(quick_programs):
+def of_arrays():
     return GP().fit(X, Y)
 
 

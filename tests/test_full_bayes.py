@@ -29,11 +29,6 @@ Y = np.where(X[:, 0] < 0.5, -1.0, 1.0)
 AT = np.linspace(0.02, 0.98, 25)[:, None]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def new_programs(quick_programs):
-    """None that another module has compiled."""
-
-
 @pytest.fixture(scope="module")
 def fitted():
     return DGP(**SMALL).fit(X, Y)

@@ -12,8 +12,6 @@ from deepemu.observations.gaussian import GaussianNoise
 from deepemu.training import layers as descriptions
 from deepemu.training.layers import prior_by_name
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SMALL = {"n_chains": 1, "n_iter": 3, "n_sweeps": 2, "n_imputations": 2}
 SMOOTH = {"kernel": "squared_exponential"}  # has the smallest programs
 

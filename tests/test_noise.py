@@ -7,8 +7,6 @@ from sklearn.base import clone
 
 from deepemu import GP, DataWarning
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 
 def noise_sd(emulator, y):
     scale, nugget = (emulator.trace_[name][0][0, -1, 0] for name in ("scale", "nugget"))

@@ -14,8 +14,6 @@ from deepemu import DGP, GP, ConvergenceWarning, DeepemuWarning, InputError
 from deepemu.cli import html_report, main
 from deepemu.cli.settings import in_arguments
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SMALL = {"n_chains": 4, "n_iter": 4, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
 EVIL = "<script>document.title='ran'</script>"
 CHROMIUM = (
@@ -24,7 +22,7 @@ CHROMIUM = (
 
 
 @pytest.fixture(scope="module")
-def emulator(quick_programs):
+def emulator():
     x = np.random.default_rng(0).random((30, 4))
     y = np.column_stack([np.sin(5 * x[:, 2]) + x[:, 0] ** 2 + x[:, 3], 1e6 * x[:, 0] * x[:, 3]])
     return (

@@ -27,8 +27,6 @@ from deepemu.core.model.priors import Gamma, Independent
 from deepemu.files import archive, codec, persistence
 from deepemu.runtime import devices
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SMALL = {"n_chains": 4, "n_iter": 4, "verbose": False}
 FEW = {"n_sweeps": 2, "n_imputations": 2}
 WRITTEN = Path(__file__).parent / "data"
@@ -59,14 +57,14 @@ def data():
 
 
 @pytest.fixture(scope="module", params=list(MAKERS))
-def fitted(request, quick_programs, data):
+def fitted(request, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return MAKERS[request.param]().fit(*data[:2])
 
 
 @pytest.fixture(scope="module")
-def gp(quick_programs, data):
+def gp(data):
     return GP().fit(*data[:2])
 
 

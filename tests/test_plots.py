@@ -27,8 +27,6 @@ from deepemu.plots.figures import (
     plot_weights,
 )
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SMALL = {"n_chains": 4, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
 
 
@@ -39,13 +37,13 @@ def closed():
 
 
 @pytest.fixture(scope="module")
-def line(quick_programs):
+def line():
     x = np.linspace(2, 4, 9)[:, None]
     return GP().fit(x, np.sin(3 * x[:, 0])).name_columns(["position"], ["height"])
 
 
 @pytest.fixture(scope="module")
-def surface(quick_programs):
+def surface():
     x = np.random.default_rng(0).random((12, 2))
     y = np.column_stack([np.sin(5 * x[:, 0]) + x[:, 1], x[:, 0]])
     with warnings.catch_warnings():
@@ -157,7 +155,7 @@ def test_held_out_outputs_have_their_name():
     assert plot_profile(y.to_numpy(), mean, std).get_xlabel() == "normalised truth"
 
 
-def test_ticks_of_close_numbers_stand_apart_and_in_full(quick_programs):
+def test_ticks_of_close_numbers_stand_apart_and_in_full():
     x = np.linspace(101325.01, 101325.09, 9)[:, None]
     emulator = GP().fit(x, x[:, 0]).name_columns(["pressure"], ["pressure out"])
     for ax in (plot_fit(emulator), plot_slices(emulator)[0, 0]):

@@ -13,8 +13,6 @@ from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, InputError
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SHORT = {"n_iter": 4, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
 MAKERS = {
     "gp": lambda: GP("squared_exponential", nugget=1e-4),
@@ -46,7 +44,7 @@ def at():
 
 
 @pytest.fixture(scope="module")
-def emulators(quick_programs, runs):
+def emulators(runs):
     """One fit of each kind; the unconnected one has two outputs."""
     x, y = runs
     with warnings.catch_warnings():

@@ -4,7 +4,6 @@ import dataclasses
 
 import jax
 import numpy as np
-import pytest
 
 from deepemu import DGP
 from deepemu.core.distributions import Gaussian
@@ -12,8 +11,6 @@ from deepemu.core.predict import Predicted
 from deepemu.ensembles import prediction
 from deepemu.posterior.stacking import Stacked
 from deepemu.runtime.trees import joined, row
-
-pytestmark = pytest.mark.usefixtures("quick_programs")
 
 
 def as_found(rows):

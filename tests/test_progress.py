@@ -15,8 +15,6 @@ from deepemu.runtime.interrupt import deferred_interrupt
 from deepemu.runtime.progress import Progress, wants_progress
 from deepemu.training import blocks, structures
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SMALL = {"verbose": False, **builders.SMALL}
 
 

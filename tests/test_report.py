@@ -17,8 +17,6 @@ from deepemu.posterior import stacking, summary
 from deepemu.posterior.stacking import Judged
 from deepemu.training.folds import HeldOut
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 SMALL = {"n_chains": 5, "n_iter": 30, "n_sweeps": 2, "n_imputations": 4}
 
 
@@ -29,7 +27,7 @@ def problem():
 
 
 @pytest.fixture(scope="module")
-def fitted(quick_programs, problem):
+def fitted(problem):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         return DGP(**SMALL).fit(*problem)

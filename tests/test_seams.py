@@ -10,7 +10,6 @@ from scipy.stats import poisson
 
 from deepemu import DGP, GP
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
 SHORT = {"n_chains": 4, "n_iter": 4, "n_imputations": 2}
 AT = np.array([[0.21], [0.5], [0.93]])
 

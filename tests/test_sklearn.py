@@ -18,8 +18,6 @@ from deepemu import DGP, GP, Emulator
 from deepemu.runtime import padding
 from deepemu.training import plain, structures
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 # The squared exponential has the smallest programs.
 KERNEL = "squared_exponential"
 CHEAP = DGP(kernel=KERNEL, width=1, n_chains=1, n_iter=1, n_sweeps=1, n_imputations=1)

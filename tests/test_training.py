@@ -21,8 +21,6 @@ from deepemu.training.chains import average
 from deepemu.training.layers import Layer, build_network
 from deepemu.training.plan import CHECK_EVERY, Plan
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 
 @pytest.fixture(autouse=True)
 def double_precision():

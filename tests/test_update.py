@@ -11,8 +11,6 @@ from deepemu import DGP, GP, InputError
 from deepemu.ensembles import prediction
 from deepemu.runtime import devices, padding
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 
 @KINDS
 def test_update_adds_rows_and_loses_none(make, problem):

@@ -7,8 +7,6 @@ from builders import SMALL
 from deepemu import DGP
 from deepemu.training import chains, structures
 
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 
 def ends_of(monkeypatch, x, y, seed=0, **settings):
     """The chains' parameters and hidden layers right after the sweeps before the first M-step."""

@@ -161,7 +161,7 @@ def test_a_child_answers_and_a_failing_one_is_said_to():
     }
 
 
-def test_deepemu_trains_a_tiny_job(quick_programs):
+def test_deepemu_trains_a_tiny_job():
     job = {"n": 10, "settle": 1, "n_iter": 2, **speed.structure("squared_exponential", 2, "node")}
     result = _speed_deepemu.timed_training({**job, "n_sweeps": 2})
     assert result["evaluations"] >= 2 * 3  # an update of each of three nodes in each sweep

@@ -18,8 +18,6 @@ from deepemu.core.model.observation import Units
 from deepemu.core.moments import gradients, moments
 
 quick = functools.partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-pytestmark = pytest.mark.usefixtures("quick_programs")
-
 STEP = 1e-4
 LOW, SPAN = np.array([-2.0, 10.0]), np.array([4.0, 0.5])
 CASES = {
