@@ -12,7 +12,6 @@ from deepemu import DGP, InputError, Layer
 from deepemu.core.nodes.dense import Dense
 from deepemu.ensembles import prediction
 from deepemu.observations.gaussian import Interpolated
-from deepemu.runtime import devices
 from deepemu.training.structures import Problem
 
 SMALL = {
@@ -75,7 +74,7 @@ def test_prediction_is_the_mixture_over_members(fitted):
     """Each member alone, as the only one of its chain."""
     (trained,) = fitted.posterior_.structures
     runs, imputed = fitted.posterior_.runs, trained.imputed
-    with devices.float64():
+    with jax.enable_x64(True):
         alone = [
             prediction.predict_chains(
                 prediction.chains_of(only(imputed, chain, k)), AT, runs.sites.units

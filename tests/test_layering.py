@@ -59,7 +59,6 @@ ORDER = (
     "runtime.trees",
     "data.checks",
     "runtime.devices",
-    "runtime.machine",
     "runtime.programs",
     "data.frames",
     "data.names",

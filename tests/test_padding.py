@@ -14,14 +14,14 @@ from deepemu.runtime.trees import Shelf, row, stack
 
 def test_double_precision_is_a_scope():
     assert jnp.ones(1).dtype == jnp.float32
-    with devices.float64():
+    with devices.inside(devices.Runtime()):
         assert jnp.ones(1).dtype == jnp.float64
         assert padding.array(np.ones(1, np.float32)).dtype == jnp.float64
     assert jnp.ones(1).dtype == jnp.float32
 
 
 def test_double_precision_ends_with_an_error():
-    with pytest.raises(KeyError), devices.float64():
+    with pytest.raises(KeyError), devices.inside(devices.Runtime()):
         raise KeyError
     assert jnp.ones(1).dtype == jnp.float32
 
@@ -51,7 +51,7 @@ def test_the_work_bound_of_buckets_is_the_documented_one():
 
 
 def test_padding_appends_zero_rows():
-    with devices.float64():
+    with jax.enable_x64(True):
         padded = padding.pad_rows(np.array([[1, 2], [3, 4]]), 4)
         assert padded.dtype == jnp.float64
         np.testing.assert_array_equal(padded, [[1, 2], [3, 4], [0, 0], [0, 0]])
@@ -60,7 +60,7 @@ def test_padding_appends_zero_rows():
 
 
 def test_packed_data_mark_their_padding():
-    with devices.float64():
+    with jax.enable_x64(True):
         observed = SiteMeans(np.ones((5, 1)), np.full(5, 2.0), np.zeros((5, 1)))
         units = Units(np.zeros(1), np.ones(1))
         data = pack(SiteData(np.ones((5, 2)), observed, np.repeat(np.arange(5), 2), units))

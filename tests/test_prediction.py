@@ -10,25 +10,15 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.predict import Predicted
 from deepemu.ensembles import prediction
 from deepemu.posterior.stacking import Stacked
-from deepemu.runtime.trees import joined, row
-
-
-def as_found(rows):
-    """What two members would find if the rows (blocks, m, d) themselves were the answer."""
-    twice = Gaussian(np.stack([rows, rows]), np.stack([rows, rows]))
-    return Predicted(twice, twice, np.ones(rows.shape[:2], bool))
 
 
 def test_chunks_cover_all_rows_in_order():
     x = np.arange(10.0)[:, None]
     chunks = prediction._chunks(x, (2, 3))
-    assert [int(n) for n, _ in chunks] == [6, 4]
-    assert all(rows.shape == (2, 3, 1) for _, rows in chunks)
-    back = joined([prediction._rows(as_found(rows), int(n)) for n, rows in chunks], axis=1)
-    for leaf in jax.tree.leaves((back.latents, back.outputs)):
-        np.testing.assert_array_equal(leaf, [x, x])
-    np.testing.assert_array_equal(back.accurate, np.ones((1, 10), bool))
-    assert [int(n) for n, _ in prediction._chunks(x[:7], (2, 3))] == [6, 1]
+    assert [int(n) for _, n in chunks] == [6, 4]
+    assert all(rows.shape == (2, 3, 1) for rows, _ in chunks)
+    np.testing.assert_array_equal(np.concatenate([of.reshape(-1, 1)[:n] for of, n in chunks]), x)
+    assert [int(n) for _, n in prediction._chunks(x[:7], (2, 3))] == [6, 1]
 
 
 def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
@@ -50,12 +40,12 @@ def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
     unsuited = {tuple(each) for each in runs.scale.to_core(at)[::3]}
     at_level = prediction._at_level
 
-    def partly_unsuited(chain, of_set, level, rows, units):
-        found = at_level(chain, of_set, 1, rows, units)
+    def partly_unsuited(group, units, level, rows):
+        found = at_level(group, units, 1, rows)
         seen.append((level, len(rows)))
         accurate = np.array([level == 2 or tuple(each) not in unsuited for each in rows])
         shifted = Gaussian(found.outputs.mean + level, found.outputs.var)
-        return Predicted(found.latents, shifted, accurate)
+        return Predicted(found.latents, shifted, accurate[None])
 
     expected = emulator.predict(at)
     monkeypatch.setattr(prediction, "_at_level", partly_unsuited)
@@ -88,10 +78,10 @@ def test_members_go_to_the_device_in_equal_parts(rng, monkeypatch):
     emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=6).fit(x, np.sin(5 * x[:, 0]))
     at = rng.random((7, 2))
     together = emulator.predict(at, return_std=True)
-    members = row(emulator.posterior_.structures[0].imputed.members, 0)
-    one = sum(leaf.nbytes for leaf in jax.tree.leaves(members)) // 6
+    ((group,),) = [of.groups for of, _ in emulator.posterior_._chains]
+    one = sum(leaf.nbytes for leaf in jax.tree.leaves(group.members)) // 6
     for room, expected in ((0, 1), (one, 1), (5 * one, 3), (6 * one, 6)):
         monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", room)
-        assert prediction._members_at_once(members) == expected
+        assert [len(part.alpha) for part in group.parts] == [expected] * (6 // expected)
     monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", 5 * one)
     np.testing.assert_allclose(emulator.predict(at, return_std=True), together, rtol=1e-9)

@@ -15,7 +15,7 @@ import pytest
 
 from deepemu.core import predict
 from deepemu.core.model.priors import Gamma
-from deepemu.runtime import devices, stored
+from deepemu.runtime import stored
 
 FIT = """
 import json, sys
@@ -104,7 +104,7 @@ def key(x, options=None, prior=None, level=0):
 def test_the_key_tells_apart_whatever_changes_a_program():
     x = np.ones((3, 2))
     keys = [key(x)]
-    with devices.float64():
+    with jax.enable_x64(True):
         assert key(x) == key(np.zeros((3, 2)))
         keys += [
             key(x),

@@ -14,7 +14,7 @@ from deepemu.core.nodes.dense import Dense
 from deepemu.data.sites import SiteData
 from deepemu.ensembles import assembly
 from deepemu.observations.gaussian import GaussianNoise
-from deepemu.runtime import devices, padding
+from deepemu.runtime import padding
 from deepemu.training import plain, start
 from deepemu.training.blocks import Blocks, has_settled
 from deepemu.training.chains import average
@@ -24,7 +24,7 @@ from deepemu.training.plan import CHECK_EVERY, Plan
 
 @pytest.fixture(autouse=True)
 def double_precision():
-    with devices.float64():
+    with jax.enable_x64(True):
         yield
 
 

@@ -57,6 +57,9 @@ class RowsOutside:
         return jax.vmap(one)(rows)
 
 
+RowOrder = RowsInside | RowsOutside
+
+
 @dataclass(frozen=True)
 class Method:
     """How the moments of linked layers are computed.
@@ -65,7 +68,7 @@ class Method:
     """
 
     level: int
-    rows: RowsInside | RowsOutside
+    rows: RowOrder
 
     def scheme(self, network: Network, layer: int) -> Scheme:
         schemes = _schemes(network, layer)
@@ -184,8 +187,8 @@ def prepare(
 
 @record
 class Predicted:
-    """At test points: moments of the last layer's nodes (…, P) and of a new output (…, q) by each
-    imputation, and whether the method was accurate for all of them."""
+    """At m test points: moments of the last layer's nodes (K, m, P) and of a new output (K, m, q)
+    by each imputation, and (1, m) whether the method was accurate for all of them."""
 
     latents: Gaussian
     outputs: Gaussian
@@ -197,13 +200,13 @@ def predict(
     method: Method,
     params: Params,
     conditioned: Any,
-    members: Member,
     data: Data,
     units: Units,
+    members: Member,
     x: Array,
     n_rows: Array,
 ) -> Predicted:
-    """Moments (K, blocks, m, ·) by K imputations of equal parameters, stacked.
+    """Moments (K, blocks · m, ·) by K imputations of equal parameters, stacked.
 
     x (blocks, m, d) holds test points, of which the first n_rows are wanted. Rows are sorted by
     first-layer variance, so that a block needs one order of the series.
@@ -229,10 +232,12 @@ def predict(
         return _first_blocks(block, n_blocks, (x, Gaussian(mean, var)), none)
 
     found = lax.map(of_member, (members, means))
-    back = lambda rows: _reordered(rows, jnp.argsort(order))  # noqa: E731
-    latents = jax.vmap(back)(found.moments)
+    back = jnp.argsort(order)
+    in_order = lambda rows: rows.reshape(len(rows), order.size, -1)[:, back]  # noqa: E731
+    latents = jax.tree.map(in_order, found.moments)
     outputs = network.observation.moments(latents, units)
-    return Predicted(latents, outputs, back(jnp.all(found.accurate, axis=0)))
+    accurate = jnp.all(found.accurate, axis=0).reshape(1, -1)[:, back]
+    return Predicted(latents, outputs, accurate)
 
 
 def predict_uncertain(

@@ -63,15 +63,14 @@ def require_whole(name: str, value: object) -> None:
     require_value(is_whole(value) and value >= 1, name, value, "a positive integer")
 
 
-def check_is_fitted(emulator: Any, attribute: str) -> None:
-    """Refuse an emulator that has not been fitted."""
-    if not hasattr(emulator, attribute):
-        from sklearn.exceptions import NotFittedError
+def not_fitted(emulator: Any) -> Exception:
+    """The error for an emulator that has not been fitted."""
+    from sklearn.exceptions import NotFittedError
 
-        raise NotFittedError(
-            f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
-            "appropriate arguments before using this estimator."
-        )
+    return NotFittedError(
+        f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
+        "appropriate arguments before using this estimator."
+    )
 
 
 def plain_array(values: Any) -> np.ndarray | None:
@@ -152,10 +151,10 @@ def check_level(level: float) -> None:
 
 def inputs_of(X: ArrayLike, n_inputs: int) -> np.ndarray:
     """Rows (m, d) of finite numbers."""
-    x = real_array("X", X)
-    if x.size == 0 or not np.all(np.isfinite(x)):
-        raise InputError("X is empty, or has entries that are not finite numbers; correct them.")
-    if x.ndim != 2 or x.shape[1] != n_inputs:  # noqa: PLR2004
+    x = plain_array(X)
+    if x is None:  # a frame, or something that is wrong
+        (x,) = checked(X=X)
+    if x.shape[1:] != (n_inputs,):
         raise InputError(f"X has the shape {x.shape}; it must have {n_inputs} column(s).")
     return x
 

@@ -13,7 +13,7 @@ from deepemu.core import ensemble as networks
 from deepemu.core import predict
 from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Imputed, Member
-from deepemu.core.model.network import Network
+from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import Units
 from deepemu.core.nodes.linked import Linked
 from deepemu.core.nodes.node import Joint
@@ -38,20 +38,48 @@ MEMBERS_ROOM = {"cpu": 2**26, "gpu": 2**33}
 
 
 @dataclass(frozen=True)
+class Group:
+    """K imputed networks of one chain that have equal parameters; views, because links are
+    large."""
+
+    network: Network
+    data: Data
+    params: Params
+    conditioned: Any
+    members: Member
+
+    @property
+    def parts(self) -> list[Member]:
+        """Members that fit into memory together: the largest divisor of their number, because
+        another size would be another program."""
+        n_members = len(self.members.alpha)
+        n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.members)) // n_members
+        room = max(MEMBERS_ROOM[current().platform] // max(n_bytes, 1), 1)
+        if n_members <= room:
+            return [self.members]
+        size = max(k for k in range(1, n_members + 1) if n_members % k == 0 and k <= room)
+        return [row(self.members, slice(k, k + size)) for k in range(0, n_members, size)]
+
+
+@dataclass(frozen=True)
 class Chain:
-    """One chain of a structure: K imputed networks of equal weight."""
+    """One chain of a structure: imputed networks of equal weight."""
 
     imputed: Imputed
     place: int
 
-    @property
-    def n_sets(self) -> int:
-        return self.imputed.params[0].log_scale.shape[1]
-
-    def members(self, of_set: int) -> Member:
-        """Those with one set of parameters; views, because links are large."""
-        mine = row(self.imputed.members, self.place)
-        return mine if self.n_sets == 1 else row(mine, slice(of_set, of_set + 1))
+    @functools.cached_property
+    def groups(self) -> list[Group]:
+        imputed, n_sets = self.imputed, self.imputed.params[0].log_scale.shape[1]
+        mine = row(imputed.members, self.place)
+        members = [mine] if n_sets == 1 else [row(mine, slice(k, k + 1)) for k in range(n_sets)]
+        shared = [
+            row((imputed.params, imputed.conditioned), (self.place, k)) for k in range(n_sets)
+        ]
+        return [
+            Group(imputed.network, imputed.data, *of_set, some)
+            for of_set, some in zip(shared, members, strict=True)
+        ]
 
     @property
     def n_members(self) -> int:
@@ -69,20 +97,21 @@ def chains_of(imputed: Imputed) -> list[Chain]:
 def predict_chains(chains: Sequence[Chain], x: np.ndarray, units: Units) -> list[Predicted]:
     """Moments (K, m, ·) by each imputation of each chain, at inputs (m, d) in core units.
 
-    Tasks are sets of members and pieces of one size, so results do not depend on the number of
-    threads.
+    Tasks are groups of networks and pieces of rows of one size, so results do not depend on the
+    number of threads.
     """
-    pieces = [_pieces(chain.imputed, x) for chain in chains]
+    sizes = [math.prod(_tiling(chain.groups[0], 0)[0]) for chain in chains]
     tasks = [
-        functools.partial(_predict_piece, chain, of_set, piece, units)
-        for chain, of_chain in zip(chains, pieces, strict=True)
-        for of_set in range(chain.n_sets)
-        for piece in of_chain
+        functools.partial(_predict_piece, group, units, x[first : first + size])
+        for chain, size in zip(chains, sizes, strict=True)
+        for group in chain.groups
+        for first in range(0, len(x), size)
     ]
     found = iter(in_order(tasks))
+    of_group = lambda size: joined([next(found) for _ in range(0, len(x), size)], axis=1)  # noqa: E731
     return [
-        joined([joined([next(found) for _ in of_chain], axis=1) for _ in range(chain.n_sets)])
-        for chain, of_chain in zip(chains, pieces, strict=True)
+        joined([of_group(size) for _ in chain.groups])
+        for chain, size in zip(chains, sizes, strict=True)
     ]
 
 
@@ -98,91 +127,60 @@ def equal_mixture(components: Gaussian) -> Gaussian:
     return mixture(components, np.full(n, 1.0 / n))
 
 
-def _pieces(imputed: Imputed, x: np.ndarray) -> list[np.ndarray]:
-    size = math.prod(_blocks(imputed, 0))
-    return [x[first : first + size] for first in range(0, len(x), size)]
-
-
-def _blocks(imputed: Imputed, level: int) -> tuple[int, int]:
-    """Blocks and rows of a chunk; on a GPU no more rows than their features have room for, and
-    fewer at a level that few rows need."""
+def _tiling(group: Group, level: int) -> tuple[tuple[int, int], predict.RowOrder]:
+    """Blocks and rows of a chunk, and the order in which pairs are added up. On a GPU no more rows
+    than their features have room for, and fewer at a level that few rows need."""
     if current().platform == "cpu":
-        return CPU_BLOCKS
-    widest = max((w.shape[-1] for w in imputed.members.latents), default=1)
-    room = GPU_ROOM / (FEATURE_BYTES * widest * imputed.data.x.shape[0])
+        return CPU_BLOCKS, predict.RowsInside()
+    network, n_sites = group.network, group.data.x.shape[0]
+    widest = max((w.shape[-1] for w in group.members.latents), default=1)
+    room = GPU_ROOM / (FEATURE_BYTES * widest * n_sites)
     most = GPU_BLOCKS[1] if level == 0 else GPU_ROWS_OF_PAIRS
-    return GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), most)
+    inside = predict.Method(level, predict.RowsInside(GPU_TILES))
+    schemes = [inside.scheme(network, layer) for layer in range(1, network.depth)]
+    cheap = all(each.cheap_to_read for each in schemes)
+    blocks = GPU_BLOCKS[0], min(2 ** int(np.log2(max(room, 1.0))), most)
+    return blocks, inside.rows if cheap else predict.RowsOutside()
 
 
-def _predict_piece(chain: Chain, of_set: int, x: np.ndarray, units: Units) -> Predicted:
-    """Moments by the members of one set of parameters. Rows for which a level is not accurate are
-    computed again at the next."""
-    found = _at_level(chain, of_set, 0, x, units)
-    for level in range(1, predict.n_levels(chain.imputed.network)):
-        rows = np.flatnonzero(~found.accurate)
+def _predict_piece(group: Group, units: Units, x: np.ndarray) -> Predicted:
+    """Moments by a group of networks. Rows for which a level is not accurate are computed again at
+    the next."""
+    found = _at_level(group, units, 0, x)
+    for level in range(1, predict.n_levels(group.network)):
+        rows = np.flatnonzero(~found.accurate[0])
         if not len(rows):
             break
-        better = _at_level(chain, of_set, level, x[rows], units)
-        leaves = (jax.tree.leaves((each.latents, each.outputs)) for each in (found, better))
-        for whole, part in zip(*leaves, strict=True):
+        better = _at_level(group, units, level, x[rows])
+        for whole, part in zip(*map(jax.tree.leaves, (found, better)), strict=True):
             whole[:, rows] = part
-        found.accurate[rows] = better.accurate
-    return Predicted(found.latents, found.outputs, found.accurate[None])
+    return found
 
 
-def _at_level(chain: Chain, of_set: int, level: int, x: np.ndarray, units: Units) -> Predicted:
+def _at_level(group: Group, units: Units, level: int, x: np.ndarray) -> Predicted:
     """A few members at a time, to bound the device's memory."""
-    imputed, members = chain.imputed, chain.members(of_set)
-    network, chunks = imputed.network, _chunks(x, _blocks(imputed, level))
-    method = predict.Method(level, _order_of_rows(network, level))
-    place = (chain.place, of_set)
-    shared = jax.device_put((row(imputed.params, place), row(imputed.conditioned, place)))
-    data = jax.device_put((imputed.data, units))
-    program = compiled(predict.predict, ("network", "method"))
-    at_once, n_members = _members_at_once(members), len(members.alpha)
-    found = []
-    for k in range(0, n_members, at_once):
-        some = jax.device_put(row(members, slice(k, k + at_once)))
-        parts = [
-            _rows(program(network, method, *shared, some, *data, chunk, n_rows), int(n_rows))
-            for n_rows, chunk in chunks
-        ]
-        found.append(joined(parts, axis=1))
-    together = joined(found)
-    return Predicted(together.latents, together.outputs, np.all(together.accurate, axis=0))
+    blocks, rows = _tiling(group, level)
+    program = functools.partial(
+        compiled(predict.predict, ("network", "method")),
+        group.network, predict.Method(level, rows),
+        *jax.device_put((group.params, group.conditioned, group.data, units)),
+    )  # fmt: skip
+    true = lambda found, n: jax.tree.map(lambda leaf: np.asarray(leaf)[:, :n], found)  # noqa: E731
+    parts = [
+        joined([true(program(some, *chunk), chunk[1]) for chunk in _chunks(x, blocks)], axis=1)
+        for some in map(jax.device_put, group.parts)
+    ]
+    found = joined(parts)
+    accurate = np.all(found.accurate, axis=0, keepdims=True)
+    return Predicted(found.latents, found.outputs, accurate)
 
 
-def _rows(found: Predicted, n_rows: int) -> Predicted:
-    """The true rows of chunks (K, blocks, m, ·) as (K, n_rows, ·)."""
-    flat = lambda leaf: np.asarray(leaf).reshape(len(leaf), -1, leaf.shape[-1])[:, :n_rows]  # noqa: E731
-    accurate = np.asarray(found.accurate).reshape(1, -1)[:, :n_rows]
-    latents, outputs = jax.tree.map(flat, (found.latents, found.outputs))
-    return Predicted(latents, outputs, accurate)
-
-
-def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[np.int32, np.ndarray]]:
+def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[np.ndarray, np.int32]]:
     """Chunks (blocks, rows, d) of padded rows, with the number of true rows in each."""
     size = blocks[0] * blocks[1]
     padded = np.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, *blocks, x.shape[1])
     used = [min(size, len(x) - first) for first in range(0, len(x), size)]
-    return [(np.int32(n), chunk) for n, chunk in zip(used, padded, strict=True)]
-
-
-def _members_at_once(members: Member) -> int:
-    """The largest divisor of their number that fits in memory: another size would be another
-    program."""
-    n_members = len(members.alpha)
-    n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(members)) // n_members
-    room = MEMBERS_ROOM[current().platform] // max(n_bytes, 1)
-    return max(k for k in range(1, n_members + 1) if n_members % k == 0 and (k == 1 or k <= room))
-
-
-def _order_of_rows(network: Network, level: int) -> predict.RowsInside | predict.RowsOutside:
-    if current().platform == "cpu":
-        return predict.RowsInside()
-    method = predict.Method(level, predict.RowsInside(GPU_TILES))
-    schemes = [method.scheme(network, layer) for layer in range(1, network.depth)]
-    return method.rows if all(each.cheap_to_read for each in schemes) else predict.RowsOutside()
+    return [(chunk, np.int32(n)) for n, chunk in zip(used, padded, strict=True)]
 
 
 def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:

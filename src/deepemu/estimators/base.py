@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from deepemu import convergence
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import SOLVERS
-from deepemu.data.checks import check_is_fitted, require, require_value, require_whole
+from deepemu.data.checks import not_fitted, require, require_value, require_whole
 from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.names import names_of_outputs, numbered
 from deepemu.data.runs import Columns, Runs, grown, runs_of
@@ -23,7 +23,7 @@ from deepemu.plots import diagnostics
 from deepemu.posterior.posterior import Moments, Posterior, judged_of
 from deepemu.posterior.stacking import stack
 from deepemu.posterior.summary import Report, report_on
-from deepemu.runtime.machine import Machine
+from deepemu.runtime.devices import Machine
 from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
 from deepemu.training.structures import Problem, Structure
@@ -156,7 +156,8 @@ class BaseEmulator(Regressor):
 
     def _fitted(self) -> Posterior:
         """The posterior, on the machine that the settings name now."""
-        check_is_fitted(self, "posterior_")
+        if not hasattr(self, "posterior_"):
+            raise not_fitted(self)
         machine = Machine(self.device, self.n_jobs)
         same = machine == self.posterior_.machine
         return self.posterior_ if same else self.posterior_.on(machine)
@@ -207,22 +208,22 @@ class BaseEmulator(Regressor):
         about the rows of X. A plain Gaussian process then has its moments in closed form, all else
         by cubature over the inputs.
         """
-        moments = self._fitted().moments(self._inputs(X), input_std)
-        mean, std = self._shaped(moments)
-        return (mean, std) if return_std else mean
+        moments = self._fitted().moments(self._checked_inputs(X), input_std)
+        shaped = self.posterior_.runs.shaped
+        return (shaped(moments.mean), shaped(moments.std)) if return_std else shaped(moments.mean)
 
     def interval(self, X: ArrayLike, level: float = 0.95) -> Pair:
         """Ends of the central interval that holds a new output with probability ``level``.
 
         Quantiles of the mixture itself, which need not be symmetric about the mean.
         """
-        low, high = self._fitted().interval(self._inputs(X), level)
-        return self._shape(low), self._shape(high)
+        low, high = self._fitted().interval(self._checked_inputs(X), level)
+        return self.posterior_.runs.shaped(low), self.posterior_.runs.shaped(high)
 
     def gradient(self, X: ArrayLike) -> Pair:
         """Derivatives of the mean and of the variance in each input, (m, d), or (m, q, d) for 2-d
         y."""
-        found = self._fitted().gradient(self._inputs(X))
+        found = self._fitted().gradient(self._checked_inputs(X))
         keep = (slice(None), 0) if self.posterior_.runs.columns.one_dimensional else slice(None)
         return np.asarray(found.mean)[keep], np.asarray(found.var)[keep]
 
@@ -234,8 +235,8 @@ class BaseEmulator(Regressor):
         """
         require_whole("n_samples", n_samples)
         posterior = self._fitted()
-        draws = posterior.sample(self._inputs(X), int(n_samples), seed_from(random_state))
-        return np.moveaxis(self._shape(draws), 0, -1)
+        draws = posterior.sample(self._checked_inputs(X), int(n_samples), seed_from(random_state))
+        return np.moveaxis(self.posterior_.runs.shaped(draws), 0, -1)
 
     # --- checking -------------------------------------------------------------------------------
 
@@ -283,12 +284,11 @@ class BaseEmulator(Regressor):
         mean of `predict`. An R-hat far above 1 says that chains are in different modes, which the
         mixture's standard deviation includes. Chains of weight zero are omitted.
         """
-        means = self._fitted().chain_means(self._inputs(X))
+        means = self._fitted().chain_means(self._checked_inputs(X))
         require(means.size > 0, "No deep chain has a weight here; there is nothing to compare.")
-        return {
-            "rhat": self._shape(convergence.split_rhat(means)),
-            "effective_sample_size": self._shape(convergence.effective_sample_size(means)),
-        }
+        size = convergence.effective_sample_size(means)
+        found = {"rhat": convergence.split_rhat(means), "effective_sample_size": size}
+        return {name: self.posterior_.runs.shaped(of) for name, of in found.items()}
 
     # --- inside ---------------------------------------------------------------------------------
 
@@ -304,14 +304,9 @@ class BaseEmulator(Regressor):
     def _shows_progress(self) -> bool:
         return False
 
-    def _inputs(self, X: ArrayLike) -> np.ndarray:
-        return self._checked_inputs(X)
-
     def _shaped(self, moments: Moments) -> Pair:
-        return self._shape(moments.mean), self._shape(moments.std)
-
-    def _shape(self, values: np.ndarray) -> np.ndarray:
-        return self.posterior_.runs.shaped(values)
+        shaped = self.posterior_.runs.shaped
+        return shaped(moments.mean), shaped(moments.std)
 
 
 def _solver_of(choice: object) -> Solver:

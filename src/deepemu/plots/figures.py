@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deepemu.core.model.network import Network
-from deepemu.data.checks import check_is_fitted, checked, place_of, require_choice
+from deepemu.data.checks import checked, not_fitted, place_of, require_choice
 from deepemu.errors import InputError
 from deepemu.plots.style import (
     BLUE,
@@ -357,7 +357,8 @@ def along(centre: np.ndarray, moving: dict[int, np.ndarray]) -> np.ndarray:
 
 def _heaviest(emulator: BaseEmulator, deep_only: bool = True) -> tuple[Trained, np.ndarray]:
     """The structure with the largest weight, and the weights of its chains."""
-    check_is_fitted(emulator, "posterior_")
+    if not hasattr(emulator, "posterior_"):
+        raise not_fitted(emulator)
     found = emulator.posterior_.heaviest(1 if deep_only else 0)
     if found is None:
         raise InputError("The emulator has no deep structure, so there are no hidden layers.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.model.observation import Units
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
@@ -27,20 +27,23 @@ class Components:
     outputs: Gaussian
     weights: np.ndarray
 
+    def mixed(self) -> Gaussian:
+        """Moments (m, q) of a new output: those of the mixture."""
+        return mixture(self.outputs, self.weights)
+
 
 def components_at(chains: Weighted, units: Units, x: np.ndarray) -> Components:
     """Components at known inputs (m, d) in core units."""
     found = prediction.predict_chains([chain for chain, _ in chains], x, units)
-    weights = [np.full(chain.n_members, w / chain.n_members) for chain, w in chains]
     latents, outputs = joined([(part.latents, part.outputs) for part in found])
-    return Components(latents, outputs, np.concatenate(weights))
+    sizes = np.array([len(part.outputs.mean) for part in found])
+    weights = np.array([weight for _, weight in chains])
+    return Components(latents, outputs, np.repeat(weights / sizes, sizes))
 
 
 def stretched(found: Components, observation: Observation, stretch: np.ndarray) -> Components:
     """Components with standard deviations and distances from the mixture's mean multiplied, so that
     its variance is multiplied by the square."""
-    if np.all(stretch == 1.0):
-        return found
     latents = observation.stretched(found.latents, found.weights, stretch)
     centre = np.tensordot(found.weights, found.outputs.mean, axes=1)
     mean = centre + stretch * (found.outputs.mean - centre)

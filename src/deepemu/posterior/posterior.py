@@ -44,7 +44,7 @@ from deepemu.posterior.components import (
 from deepemu.posterior.inputs import MOST_POINTS
 from deepemu.posterior.stacking import Judged, Stacked
 from deepemu.posterior.summary import Report
-from deepemu.runtime.machine import Machine
+from deepemu.runtime.devices import Machine, Runtime, inside
 from deepemu.runtime.padding import bucket
 from deepemu.runtime.programs import compiled
 from deepemu.runtime.trees import joined, row
@@ -122,7 +122,7 @@ class Posterior:
         """Mean and variance (m, q) of a new output: those of the mixture over all imputations of
         all chains, weighted. The variance is accurate to a few thousandths of the nugget's share.
         """
-        return self._over_rows(X, input_std, lambda found: self._to_user(self._mixed(found)))
+        return self._to_user(self._over_rows(X, input_std, Components.mixed))
 
     def members(self, X: ArrayLike) -> Members:
         """The components of the prediction, one per imputation and chain."""
@@ -156,9 +156,10 @@ class Posterior:
         """
         x = self._rows(X)
         outputs = self.runs.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
+        parts = [slice(k, k + ROWS_AT_ONCE) for k in range(0, len(x), ROWS_AT_ONCE)]
         with self._predicting(len(x)):
-            parts = [self._log_density(self._components(x[s]), outputs[s]) for s in _slabs(len(x))]
-        return np.concatenate(parts)
+            each = [self._log_density(self._components(x[part]), outputs[part]) for part in parts]
+        return np.concatenate(each)
 
     def sample(self, X: ArrayLike, n: int = 1, key: int = 0) -> np.ndarray:
         """Joint draws (n, m, q) of new outputs at the rows of X; the same ``key``, the same draws.
@@ -239,7 +240,7 @@ class Posterior:
         added."""
         if self.stacked.held_out is None or not len(x):
             return self.stacked
-        new = self._mixed(self._components(x))
+        new = self._components(x).mixed()
         held_out = joined([self.stacked.held_out, new])
         return dataclasses.replace(self.stacked, held_out=held_out)
 
@@ -286,15 +287,27 @@ class Posterior:
 
     # --- inside ---------------------------------------------------------------------------------
 
+    def __getstate__(self) -> dict[str, Any]:
+        """The fields, without what was computed from them."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+
     def _rows(self, X: ArrayLike) -> np.ndarray:
         return self.runs.scale.to_core(inputs_of(X, self.runs.x.shape[1]))
 
     def _predicting(self, n_rows: int) -> AbstractContextManager[None]:
-        """The machine for predictions of ``n_rows`` rows; each member sums over all pairs of sites
-        per row."""
-        n_sites = self.runs.sites.n_sites
-        work = n_rows * sum(chain.n_members for chain, _ in self._chains) * n_sites**2
-        return self.machine.running(work >= PAIR_TERMS_FOR_A_GPU, n_rows, n_sites)
+        """The machine for predictions of ``n_rows`` rows."""
+        return inside(self._runtimes[n_rows * self._pair_terms >= PAIR_TERMS_FOR_A_GPU])
+
+    @functools.cached_property
+    def _pair_terms(self) -> int:
+        """The terms of a row's prediction: each member sums over all pairs of sites."""
+        n_members = sum(chain.n_members for chain, _ in self._chains)
+        return n_members * self.runs.sites.n_sites**2
+
+    @functools.cached_property
+    def _runtimes(self) -> tuple[Runtime, Runtime]:
+        """For little work, and for work that is worth a GPU."""
+        return self.machine.runtime(), self.machine.runtime(worth_a_gpu=True)
 
     @functools.cached_property
     def _chains(self) -> list[tuple[Chain, float]]:
@@ -316,10 +329,12 @@ class Posterior:
         """Slabs of rows one after the other, so that memory holds the components of one."""
         x = self._rows(X)
         std = None if input_std is None else self._deviations(input_std, x.shape)
-        at_once = ROWS_AT_ONCE if std is None else ROWS_AT_ONCE // MOST_POINTS
-        slabs = _slabs(len(x), at_once)
+        size = ROWS_AT_ONCE if std is None else ROWS_AT_ONCE // MOST_POINTS
         with self._predicting(len(x)):
-            parts = [answer(self._components(x[s], None if std is None else std[s])) for s in slabs]
+            parts = [
+                answer(self._components(x[part], None if std is None else std[part]))
+                for part in [slice(k, k + size) for k in range(0, len(x), size)]
+            ]
         return joined(parts, axis=axis)
 
     def _deviations(self, input_std: ArrayLike, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -329,15 +344,14 @@ class Posterior:
 
     def _components(self, x: np.ndarray, std: np.ndarray | None = None) -> Components:
         """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
+        stretch = self.stacked.stretch
+        as_it_is = bool(np.all(stretch == 1.0))
         if std is None:
             found = components_at(self._chains, self.runs.sites.units, x)
-            return stretched(found, self.observation, self.stacked.stretch)
-        if has_closed_form(self._chains) and np.all(self.stacked.stretch == 1.0):
+            return found if as_it_is else stretched(found, self.observation, stretch)
+        if as_it_is and has_closed_form(self._chains):
             return in_closed_form(self._chains, x, std)
         return by_cubature(self._components, x, std)
-
-    def _mixed(self, found: Components) -> Gaussian:
-        return mixture(found.outputs, found.weights)
 
     def _to_user(self, outputs: Gaussian) -> Moments:
         units = self.runs.sites.units
@@ -351,7 +365,7 @@ class Posterior:
         return found if spacing is None else np.round(found / spacing) * spacing
 
     def _quantiles(self, found: Components, levels: list[float]) -> np.ndarray:
-        units, mixed = self.runs.sites.units, self._mixed(found)
+        units, mixed = self.runs.sites.units, found.mixed()
         step = self.observation.spacing
         spacing = None if step is None else step / np.asarray(units.size)
 
@@ -375,10 +389,6 @@ def judged_of(runs: Runs, observation: Observation) -> Judged:
     """The outputs that predictions of the runs are compared with."""
     y, site = observation.judged(runs.to_core(runs.y), runs.sites.site_of_row)
     return Judged(y, site, observation, runs.sites.units)
-
-
-def _slabs(n_rows: int, at_once: int = ROWS_AT_ONCE) -> list[slice]:
-    return [slice(first, first + at_once) for first in range(0, n_rows, at_once)]
 
 
 def _correlation(covariance: np.ndarray) -> np.ndarray:

@@ -5,7 +5,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,15 +32,7 @@ _SERIAL = Runtime()
 _current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("runtime", default=_SERIAL)
 
 
-def current() -> Runtime:
-    return _current.get()
-
-
-@contextmanager
-def float64() -> Iterator[None]:
-    """Double precision inside, without changing the user's setting outside."""
-    with jax.enable_x64(True):
-        yield
+current = _current.get
 
 
 @contextmanager
@@ -56,10 +48,10 @@ def running(runtime: Runtime, blas_threads: int = 1) -> Iterator[None]:
 
 @contextmanager
 def inside(runtime: Runtime) -> Iterator[None]:
-    """JAX's settings and ours for one thread."""
+    """JAX's settings and ours for one thread; double precision, whatever the user's setting is."""
     token = _current.set(runtime)
     try:
-        with float64(), jax.default_device(_device(runtime.platform)):
+        with jax.enable_x64(True), jax.default_device(_device(runtime.platform)):
             yield
     finally:
         _current.reset(token)
@@ -99,6 +91,7 @@ def _blas() -> _Blas:
     return _Blas()
 
 
+@functools.cache
 def _device(platform: str) -> Any:
     return jax.local_devices(backend=platform)[0]
 
@@ -154,3 +147,21 @@ def blas_threads(runtime: Runtime, n_programs: int, n_rows: int) -> int:
     """Threads for LAPACK where programs leave cores idle and matrices are large."""
     idle = runtime.threads // max(min(n_programs, runtime.threads), 1)
     return max(idle, 1) if n_rows >= ROWS_FOR_BLAS_THREADS else 1
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where an emulator computes: ``device`` and ``n_jobs`` as of `DGP`."""
+
+    device: str = "auto"
+    n_jobs: int | None = -1
+
+    def runtime(self, worth_a_gpu: bool = False) -> Runtime:
+        return choose(self.device, self.n_jobs, worth_a_gpu)
+
+    def running(
+        self, worth_a_gpu: bool, n_programs: int, n_rows: int
+    ) -> AbstractContextManager[None]:
+        """The runtime for ``n_programs`` programs at once, with matrices of ``n_rows`` rows."""
+        runtime = self.runtime(worth_a_gpu)
+        return running(runtime, blas_threads(runtime, n_programs, n_rows))

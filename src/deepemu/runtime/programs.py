@@ -43,24 +43,34 @@ def _program(
     options = _options(platform)
     program = jax.jit(function, static_argnames=static, compiler_options=options)
     names = tuple(inspect.signature(function).parameters)
-    stored: dict[Any, Callable[..., Any] | None] = {}
+    ready: dict[Any, Callable[..., Any]] = {}
     compiling = threading.Lock()
 
-    def call(signature: Any, args: Any, kwargs: Any) -> Any:
+    def prepare(args: Any, kwargs: Any) -> Callable[..., Any]:
+        """The stored program for such arguments where there is one, or the one to be traced."""
+        if platform != "cpu":
+            return program
         dynamic = _without(static, names, args, kwargs)
-        if signature not in stored and platform == "cpu":
-            stored[signature] = ready_to_call(function, static, options, dynamic, args, kwargs)
-        ready = stored.setdefault(signature)
-        done = program(*args, **kwargs) if ready is None else ready(*dynamic[0], **dynamic[1])
-        return jax.block_until_ready(done)
+        stored = ready_to_call(function, static, options, dynamic, args, kwargs)
+        if stored is None:
+            return program
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            by_place, by_name = _without(static, names, args, kwargs)
+            return stored(*by_place, **by_name)
+
+        return call
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         signature = _signature((args, kwargs))
-        if signature not in stored:
-            with compiling, _no_garbage_collection():
-                return call(signature, args, kwargs)
-        return call(signature, args, kwargs)
+        if signature in ready:
+            return jax.block_until_ready(ready[signature](*args, **kwargs))
+        with compiling, _no_garbage_collection():
+            call = ready.get(signature) or prepare(args, kwargs)
+            found = jax.block_until_ready(call(*args, **kwargs))
+            ready[signature] = call
+        return found
 
     return run
 
