@@ -18,10 +18,6 @@ def scaled(x, y):
     return runs_of(x, y, columns, GaussianNoise())
 
 
-def to_user(runs, y):
-    return runs.sites.units.shift + runs.sites.units.size * y
-
-
 @pytest.fixture
 def data(rng):
     x = rng.normal(size=(20, 3)) * [1e-8, 1.0, 1e8] + [5.0, 0.0, -1e9]
@@ -37,7 +33,7 @@ def test_inputs_are_scaled_to_the_unit_cube(data):
 
 def test_outputs_are_standardised(data):
     x, y = data
-    core = scaled(x, y).to_core(y)
+    core = scaled(x, y).sites.units.to_core(y)
     np.testing.assert_allclose(core.mean(axis=0), 0.0, atol=1e-10)
     np.testing.assert_allclose(core.std(axis=0), 1.0, rtol=1e-10)
 
@@ -45,7 +41,7 @@ def test_outputs_are_standardised(data):
 def test_outputs_come_back(data):
     x, y = data
     runs = scaled(x, y)
-    np.testing.assert_allclose(to_user(runs, runs.to_core(y)), y, rtol=1e-12)
+    np.testing.assert_allclose(runs.sites.units.to_user(runs.sites.units.to_core(y)), y, rtol=1e-12)
     np.testing.assert_allclose(runs.sites.units.size, y.std(axis=0), rtol=1e-10)
 
 
@@ -60,16 +56,16 @@ def test_constant_columns_become_zero():
     x, y = np.column_stack([np.arange(4.0), np.full(4, 7.0)]), np.full((4, 1), 0.1)
     runs = scaled(x, y)
     np.testing.assert_array_equal(runs.scale.to_core(x)[:, 1], 0.0)
-    np.testing.assert_allclose(runs.to_core(y), 0.0, atol=1e-16)
-    np.testing.assert_allclose(to_user(runs, np.zeros((1, 1))), 0.1)
+    np.testing.assert_allclose(runs.sites.units.to_core(y), 0.0, atol=1e-16)
+    np.testing.assert_allclose(runs.sites.units.to_user(np.zeros((1, 1))), 0.1)
     assert np.all(runs.sites.units.size == 1.0)
 
 
 def test_large_and_small_outputs_are_scaled_alike():
     x, y = np.arange(4.0)[:, None], np.array([[0.0], [1.0], [2.0], [5.0]])
-    expected = scaled(x, y).to_core(y)
+    expected = scaled(x, y).sites.units.to_core(y)
     for size in (1e300, 1e-300):  # their squares are no doubles
-        np.testing.assert_allclose(scaled(x, size * y).to_core(size * y), expected)
+        np.testing.assert_allclose(scaled(x, size * y).sites.units.to_core(size * y), expected)
 
 
 def test_a_span_that_is_no_double_is_refused():
@@ -78,7 +74,7 @@ def test_a_span_that_is_no_double_is_refused():
         scaled(wide, fine)
     with pytest.raises(InputError, match="^y spans more than the largest double"):
         scaled(fine, np.array([[1.6e308], [1.7e308]]))  # their sum is no double
-    np.testing.assert_allclose(scaled(fine, wide).to_core(wide), [[-1.0], [1.0]])
+    np.testing.assert_allclose(scaled(fine, wide).sites.units.to_core(wide), [[-1.0], [1.0]])
 
 
 # --- constant outputs ----------------------------------------------------------------------------

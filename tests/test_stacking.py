@@ -9,8 +9,8 @@ from scipy.optimize import minimize
 from scipy.stats import norm
 
 from deepemu.core.distributions import Gaussian
+from deepemu.core.ensemble import member_weights
 from deepemu.core.model.observation import Units
-from deepemu.ensembles import prediction
 from deepemu.observations.gaussian import GaussianNoise
 from deepemu.posterior import stacking
 from deepemu.posterior.stacking import Gain, Judged
@@ -335,7 +335,7 @@ def test_members_share_the_weight_of_their_chain():
 
     structures = [with_members(2, 3), with_members(1, 1)]
     first, second = (
-        prediction.member_weights(each.imputed, weights)
+        member_weights(each.imputed, weights)
         for each, weights in stacking.by_structure(structures, np.array([0.6, 0.3, 0.1]))
     )
     np.testing.assert_allclose(first, [0.2, 0.2, 0.2, 0.1, 0.1, 0.1])

@@ -68,6 +68,12 @@ class Ensemble:
     stretch: Array
 
 
+def member_weights(imputed: Imputed, weights: Array) -> Array:
+    """Each chain's weight in equal parts for its imputations, chain after chain."""
+    n_members = imputed.members.alpha.shape[1]
+    return (weights / n_members).repeat(n_members)
+
+
 def conditioned(network: Network, params: Params, data: Data) -> Any:
     """The solver's conditioned nodes of the first layer, the same for all imputations."""
     nodes, sites = layer_nodes(network.layers[0], params[0]), layer_sites(network, 0, data)

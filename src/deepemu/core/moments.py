@@ -1,7 +1,6 @@
 """The prediction as one pure function, for `jax.jit`, `jax.vmap` and derivatives."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,7 +9,7 @@ from jax import lax
 
 from deepemu._types import Array
 from deepemu.core.distributions import Gaussian, mixture
-from deepemu.core.ensemble import Ensemble, Imputed, Member
+from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import Units
 from deepemu.core.nodes.linked import Linked
@@ -27,7 +26,8 @@ def moments(ensemble: Ensemble, x: Array) -> Gaussian:
     rows = (jnp.atleast_2d(x) - ensemble.low[None]) / ensemble.span[None]
     parts = [_outputs(imputed, rows, ensemble.units) for imputed in ensemble.structures]
     components = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
-    mixed = mixture(components, jnp.concatenate(_member_weights(ensemble)))
+    weights = list(map(member_weights, ensemble.structures, map(jnp.asarray, ensemble.weights)))
+    mixed = mixture(components, jnp.concatenate(weights))
     shift, size = ensemble.units.shift[None], ensemble.units.size[None]
     found = Gaussian(shift + size * mixed.mean, (size * ensemble.stretch[None]) ** 2 * mixed.var)
     return found if x.ndim > 1 else jax.tree.map(lambda each: each[0], found)
@@ -42,15 +42,6 @@ def gradients(ensemble: Ensemble, x: Array) -> Gaussian:
 
     each = lax.map(along, jnp.eye(x.shape[1], dtype=x.dtype))
     return jax.tree.map(lambda slopes: jnp.moveaxis(slopes, 0, -1), each)
-
-
-def _member_weights(ensemble: Ensemble) -> Sequence[Array]:
-    """Each chain's weight in equal parts for its imputations, chain after chain."""
-    found = []
-    for imputed, weights in zip(ensemble.structures, ensemble.weights, strict=True):
-        n_members = imputed.members.alpha.shape[1]
-        found.append(jnp.repeat(weights / n_members, n_members))
-    return found
 
 
 def _outputs(imputed: Imputed, x: Array, units: Units) -> Gaussian:

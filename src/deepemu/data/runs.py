@@ -46,10 +46,6 @@ class Runs:
         """The place of an output that is given by number or by name."""
         return place_of(output, "output", self.columns.outputs)
 
-    def to_core(self, y: np.ndarray) -> np.ndarray:
-        units = self.sites.units
-        return (y - units.shift) / units.size
-
     def shaped(self, values: np.ndarray) -> np.ndarray:
         """Values (…, q) in the shape of the user's y."""
         return values[..., 0] if self.columns.one_dimensional else values
@@ -78,9 +74,9 @@ def with_units(
     units: Units,
 ) -> Runs:
     """Runs in given units."""
-    x_core, y_core = scale.to_core(x), (y - units.shift) / units.size
+    x_core = scale.to_core(x)
     site = sites_of(x_core)
-    observed = observation.collapse(y_core, site, units)
+    observed = observation.collapse(units.to_core(y), site, units)
     sites = SiteData(x_core[first_rows(site)], observed, site, units)
     return Runs(x.copy(), y.copy(), scale, sites, columns)
 

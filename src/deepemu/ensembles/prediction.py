@@ -210,12 +210,6 @@ def leave_one_out(imputed: Imputed) -> Gaussian:
     return jax.tree.map(lambda each: np.asarray(each).reshape(-1, *each.shape[2:]), found)
 
 
-def member_weights(imputed: Imputed, weights: np.ndarray) -> np.ndarray:
-    """Each chain's weight in equal parts for its imputations, chain after chain."""
-    n_members = imputed.members.alpha.shape[1]
-    return np.repeat(weights / n_members, n_members)
-
-
 def some_chains(imputed: Imputed, places: np.ndarray) -> Imputed:
     params, conditioned, members = row(
         (imputed.params, imputed.conditioned, imputed.members), places
@@ -232,17 +226,17 @@ def draw_joint(
     draws do not depend on them.
     """
     places = [
-        (imputed, chain, k, weight / imputed.members.alpha.shape[1])
+        (imputed, chain, k)
         for imputed, weights in structures
-        for chain, weight in enumerate(weights)
+        for chain in range(len(weights))
         for k in range(imputed.members.alpha.shape[1])
     ]
-    weights = np.array([place[-1] for place in places])
+    weights = np.concatenate([networks.member_weights(*each) for each in structures])
     picks = np.random.default_rng(seed).choice(len(weights), n_samples, p=weights / weights.sum())
     draw_keys, rows = keys(n_samples, seed, DRAW_STREAM), pad_rows(x, bucket(len(x)))
     program, draws = compiled(predict.draw, ("network",)), {}
     for pick in np.unique(picks):
-        given = _ready_for_draws(*places[pick][:3])
+        given = _ready_for_draws(*places[pick])
         for k in map(int, np.flatnonzero(picks == pick)):
             draws[k] = program(draw_keys[k], *given, rows)
     return np.stack([draws[k] for k in range(n_samples)])[:, : len(x)]

@@ -15,7 +15,7 @@ from scipy.special import logsumexp
 from deepemu._types import record
 from deepemu.core import moments as traced
 from deepemu.core.distributions import Gaussian, mixture
-from deepemu.core.ensemble import Ensemble
+from deepemu.core.ensemble import Ensemble, member_weights
 from deepemu.core.nodes.node import Joint
 from deepemu.data.checks import (
     check_level,
@@ -155,7 +155,7 @@ class Posterior:
         log Σ_k w_k Π_j p_k(y_j): outputs of a row are independent given an imputed network.
         """
         x = self._rows(X)
-        outputs = self.runs.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
+        outputs = self.runs.sites.units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
         parts = [slice(k, k + ROWS_AT_ONCE) for k in range(0, len(x), ROWS_AT_ONCE)]
         with self._predicting(len(x)):
             each = [self._log_density(self._components(x[part]), outputs[part]) for part in parts]
@@ -260,7 +260,7 @@ class Posterior:
         sites, kept = self.runs.sites, [(e.imputed, of) for e, of in self.weights if of.any()]
         with self.machine.running(False, 1, sites.n_sites):
             latents = joined([prediction.leave_one_out(imputed) for imputed, _ in kept])
-        weights = [prediction.member_weights(imputed, of) for imputed, of in kept]
+        weights = [member_weights(imputed, of) for imputed, of in kept]
         judged = judged_of(self.runs, self.observation)
         mixed = mixture(judged.outputs(latents), np.concatenate(weights))
         wide = Gaussian(mixed.mean, mixed.var * self.stacked.stretch**2)
@@ -355,13 +355,13 @@ class Posterior:
 
     def _to_user(self, outputs: Gaussian) -> Moments:
         units = self.runs.sites.units
-        mean = units.shift + units.size * outputs.mean
-        return Moments(np.asarray(mean), np.asarray(units.size * np.sqrt(outputs.var)))
+        mean, std = units.to_user(outputs.mean), units.size * np.sqrt(outputs.var)
+        return Moments(np.asarray(mean), np.asarray(std))
 
     def _outputs_to_user(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs (…, q), on their grid if they have one."""
-        units, spacing = self.runs.sites.units, self.observation.spacing
-        found = np.asarray(units.shift + units.size * outputs)
+        spacing = self.observation.spacing
+        found = np.asarray(self.runs.sites.units.to_user(outputs))
         return found if spacing is None else np.round(found / spacing) * spacing
 
     def _quantiles(self, found: Components, levels: list[float]) -> np.ndarray:
@@ -387,7 +387,7 @@ class Posterior:
 
 def judged_of(runs: Runs, observation: Observation) -> Judged:
     """The outputs that predictions of the runs are compared with."""
-    y, site = observation.judged(runs.to_core(runs.y), runs.sites.site_of_row)
+    y, site = observation.judged(runs.sites.units.to_core(runs.y), runs.sites.site_of_row)
     return Judged(y, site, observation, runs.sites.units)
 
 

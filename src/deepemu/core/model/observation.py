@@ -14,6 +14,12 @@ class Units:
     shift: Array
     size: Array
 
+    def to_core(self, y: Any) -> Any:
+        return (y - self.shift) / self.size
+
+    def to_user(self, y: Any) -> Any:
+        return self.shift + self.size * y
+
 
 class Likelihood(Protocol):
     """An observation model inside the core: frozen and hashable, a static part of the network.
