@@ -40,7 +40,7 @@ def gradients(ensemble: Ensemble, x: Array) -> Gaussian:
         directions = jnp.broadcast_to(direction, x.shape)
         return jax.jvp(functools.partial(moments, ensemble), (x,), (directions,))[1]
 
-    each = lax.map(along, jnp.eye(x.shape[1], dtype=x.dtype))
+    each = jax.vmap(along)(jnp.eye(x.shape[1], dtype=x.dtype))
     return jax.tree.map(lambda slopes: jnp.moveaxis(slopes, 0, -1), each)
 
 
