@@ -62,10 +62,11 @@ def data_of(x, y, counts=None, squares=0.0):
 
     The sum of squares about site means stands at the first site: densities see the total only.
     """
-    y = jnp.asarray(y).reshape(len(x), -1)
-    counts = jnp.ones(len(x)) if counts is None else jnp.asarray(counts)
-    observed = SiteMeans(y, counts, jnp.zeros_like(y).at[0].set(squares))
-    return Data(jnp.asarray(x), (counts > 0).astype(y.dtype), observed)
+    y = y.reshape(len(x), -1)
+    counts = np.ones(len(x)) if counts is None else np.asarray(counts)
+    first = np.zeros(y.shape)
+    first[0] = 1.0
+    return Data(x, (counts > 0).astype(float), SiteMeans(y, counts, first * squares))
 
 
 def steps(
