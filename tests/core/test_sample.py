@@ -4,34 +4,37 @@ import functools
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
 from core import builders
 from core.builders import data_of, network
 from oracles import Process
-from programs import jit
+from programs import jit, quick_jit
 from scipy import stats
 
+from deepemu.core import keys
 from deepemu.core.inference import hit_and_run, impute, m_step, sem
 from deepemu.core.inference.sem import Chain
 from deepemu.core.kernels import families
 from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Flat, Gamma, Independent, Reference
 
-train_block = jit(sem.train_block, static_argnames="network")
-WORDS = jnp.array([3, 1], jnp.uint32)
+train_block, quickly = (of(sem.train_block, static_argnames="network") for of in (jit, quick_jit))
+WORDS = np.array([3, 1], np.uint32)
 steps = functools.partial(builders.steps, m_step=m_step.Sample())
+
+
+@quick_jit
+def draws_of_log_scale(words, profiled, n_observations):
+    one = lambda key: hit_and_run.draw_log_scale(key, profiled, n_observations)  # noqa: E731
+    return jax.vmap(one)(jax.random.split(keys.from_words(words), 20_000))
 
 
 @pytest.mark.parametrize("n_observations", [2.0, 9.0])
 def test_scales_are_inverse_gamma(n_observations):
-    profiled, n_draws = 0.7, 20_000
-    draw = jax.vmap(
-        lambda key: hit_and_run.draw_log_scale(key, jnp.array(profiled), n_observations)
-    )
-    scales = np.exp(draw(jax.random.split(jax.random.key(0), n_draws)))
+    profiled = np.array(0.7)
+    scales = np.exp(draws_of_log_scale(WORDS, profiled, n_observations))
     expected = stats.invgamma(n_observations / 2, scale=n_observations * profiled / 2)
     assert stats.kstest(scales, expected.cdf).pvalue > 0.01
 
@@ -68,34 +71,39 @@ def grid_of_lengthscale():
     return lengthscale, stats.gamma(1.6, scale=1 / 0.3).pdf(lengthscale) * cells(lengthscale)
 
 
-def process(lengthscale, scale=HELD_SCALE, nugget=HELD_NUGGET, columns=1):
-    lengthscales = np.where(np.arange(2) < columns, lengthscale, np.inf)
-    return Process("matern52", lengthscales, float(scale), float(nugget))
-
-
-def weights(processes, prior):
-    log_density = np.array([each.log_density(X, Y) for each in processes])
+def weights(lengthscale, prior, scale=HELD_SCALE, nugget=HELD_NUGGET, columns=1):
+    """Posterior probabilities of cells, given priors (lengthscales,) or (lengthscales, values)."""
+    prior = prior.reshape(len(lengthscale), -1)
+    unit = np.array([one_process(each, columns).correlation(X, X) for each in lengthscale])
+    scales, nuggets = (np.broadcast_to(of, prior.shape)[..., None, None] for of in (scale, nugget))
+    covariances = scales * (unit[:, None] + nuggets * np.eye(N_ROWS))
+    quadratic = np.linalg.solve(covariances, np.broadcast_to(Y, (*prior.shape, N_ROWS))[..., None])
+    log_density = -0.5 * (np.linalg.slogdet(covariances)[1] + (Y @ quadratic)[..., 0])
     posterior = np.exp(log_density - log_density.max()) * prior
-    return posterior / posterior.sum()
+    return (posterior / posterior.sum()).ravel()
 
 
-def one_lengthscale(columns):
+def one_process(lengthscale, columns):
+    lengthscales = np.where(np.arange(2) < columns, lengthscale, np.inf)
+    return Process("matern52", lengthscales, HELD_SCALE, HELD_NUGGET)
+
+
+def shared():
     lengthscale, prior = grid_of_lengthscale()
-    return weights([process(each, columns=columns) for each in lengthscale], prior), LOGS[:, None]
+    return weights(lengthscale, prior, columns=2), LOGS[:, None]
 
 
 def reference():
     inverse = np.exp(LOGS)
     prior = np.exp(reference_prior(inverse)) * cells(inverse)
-    return weights([process(1 / each) for each in inverse], prior), -LOGS[:, None]
+    return weights(1 / inverse, prior), -LOGS[:, None]
 
 
 def with_second(values, prior, name):
     """Another parameter on a coarser grid beside the lengthscale."""
     lengthscale, first = (of[::3] for of in grid_of_lengthscale())
-    processes = [process(a, **{name: b}) for a in lengthscale for b in values]
     logs = np.array([(a, b) for a in LOGS[::3] for b in np.log(values)])
-    return weights(processes, np.outer(first, prior).ravel()), logs
+    return weights(lengthscale, np.outer(first, prior), **{name: values}), logs
 
 
 def free_scale():
@@ -111,8 +119,7 @@ def free_nugget():
 
 
 CASES = {
-    "one lengthscale": (plain, lambda: one_lengthscale(1)),
-    "shared": (replace(plain, reads=both, shared_lengthscale=True), lambda: one_lengthscale(2)),
+    "shared": (replace(plain, reads=both, shared_lengthscale=True), shared),
     "reference": (replace(plain, prior=Reference()), reference),
     "free scale": (replace(plain, free_scale=True), free_scale),
     "free nugget": (
@@ -130,7 +137,7 @@ def test_one_layer_has_the_posterior_of_a_grid(case):
     mean = probability @ logs
     expected = np.concatenate([mean, probability @ (logs - mean) ** 2])
 
-    begin = Chain(builders.params_of([[process(1.0, columns=2)]]), impute.start((), 16.0))
+    begin = Chain(builders.params_of([[one_process(1.0, columns=2)]]), impute.start((), 16.0))
     n_iterations = N_DRAWS + 400
     _, trace = train_block(
         WORDS, network(2, spec), steps(0, 2, block=n_iterations), begin, data_of(X, Y), 0,
@@ -172,7 +179,7 @@ def draw_joint(rng):
         LayerParams(np.log(of.lengthscale)[None], np.zeros(1), np.log([of.nugget]))
         for of in (hidden, last)
     )
-    return params, latent, means[:, None], np.array([np.sum((rows - means[site]) ** 2)])
+    return params, latent, means[:, None], np.array([[np.sum((rows - means[site]) ** 2)]])
 
 
 def joint_statistics(params, latents, y):
@@ -187,7 +194,7 @@ def test_the_joint_distribution_is_invariant():
     """Geweke (2004): chains that start from exact draws of everything end in exact draws."""
     rng = np.random.default_rng(2)
     params, latents, y, squares = jax.tree.map(
-        lambda *each: jnp.asarray(np.stack(each)), *[draw_joint(rng) for _ in range(N_CHAINS)]
+        lambda *each: np.stack(each), *[draw_joint(rng) for _ in range(N_CHAINS)]
     )
 
     def run(start):
@@ -197,8 +204,8 @@ def test_the_joint_distribution_is_invariant():
         end, _ = sem.train_block(key, DEEP, steps(2, 3, block=3), chain, data, 0, 3)
         return end.params, end.imputation.latents[0]
 
-    keys = jax.random.bits(jax.random.key(1), (N_CHAINS, 2), jnp.uint32)
-    ends, moved = jit(functools.partial(jax.lax.map, run))((keys, params, latents, y, squares))
+    words = rng.integers(2**32, size=(N_CHAINS, 2), dtype=np.uint32)
+    ends, moved = jit(functools.partial(jax.lax.map, run))((words, params, latents, y, squares))
     before, after = (joint_statistics(*of, y) for of in ((params, latents), (ends, moved)))
     assert np.abs(oracles.in_standard_errors(after - before, 0.0)).max() < 4.5
     # Standing still would pass so far.
@@ -210,10 +217,10 @@ def test_the_joint_distribution_is_invariant():
 def test_nodes_in_turn_and_together_are_the_same_draws(rng):
     """Layers of different kinds have no columns added, on which draws might depend."""
     net = network(1, replace(deep, kernel=families.by_name("matern32")), DEEP.layers[1])
-    params, latent, y, squares = jax.tree.map(jnp.asarray, draw_joint(rng))
+    params, latent, y, squares = draw_joint(rng)
     data, chain = data_of(AT, y, COUNTS, squares), Chain(params, impute.start((latent,), 16.0))
     ends = [
-        train_block(WORDS, net, steps(1, 2, block=4, nodes=nodes), chain, data, 0, 4)[0]
+        quickly(WORDS, net, steps(1, 2, block=4, nodes=nodes), chain, data, 0, 4)[0]
         for nodes in (m_step.InTurn(), m_step.Together())
     ]
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-8), *ends)
