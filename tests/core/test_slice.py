@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
+from programs import jit, quick_jit
 from scipy import special
 
 from deepemu.core.inference import slice_step
@@ -27,9 +28,13 @@ def uniforms(key):
     return jax.random.uniform(key, slice_step.N_UNIFORMS)
 
 
-@functools.partial(jax.jit, static_argnames=("log_likelihood", "n_steps"))
-def run(key, start, root, log_likelihood, n_steps, bracket):
-    """A chain of steps whose prior is N(0, root rootᵀ); returns positions, values and infos."""
+@functools.partial(jit, static_argnames=("likelihood", "n_steps"))
+def run(key, start, root, likelihood, n_steps, bracket, *given):
+    """A chain of steps whose prior is N(0, root rootᵀ); returns positions, values and infos.
+
+    The log likelihood is a function of the position and of what is given.
+    """
+    log_likelihood = lambda f: likelihood(f, *given)  # noqa: E731
 
     def one(carry, key):
         position, current = carry
@@ -66,7 +71,7 @@ def test_a_gaussian_posterior_is_reproduced(bracket):
     """
     root = np.linalg.cholesky(PRIOR)
     mean, covariance = posterior()
-    chain = run(jax.random.key(1), jnp.asarray(mean), root, gaussian_likelihood, 150_000, bracket)
+    chain = run(jax.random.key(1), mean, root, gaussian_likelihood, 150_000, bracket)
     f = np.asarray(chain[0])
     centred = f - mean
     products = np.einsum("ki,kj->kij", centred, centred)[:, [0, 0, 1], [0, 1, 1]]
@@ -80,7 +85,7 @@ def test_a_gaussian_posterior_is_reproduced(bracket):
 
 
 def test_a_step_reports_what_it_did():
-    start, root = jnp.asarray(OBSERVED), np.linalg.cholesky(PRIOR)
+    start, root = OBSERVED, np.linalg.cholesky(PRIOR)
     positions, values, directions, info = run(
         jax.random.key(2), start, root, gaussian_likelihood, 200, 1.5
     )
@@ -109,30 +114,33 @@ def test_a_narrow_slice_is_found_by_shrinking():
     assert 15 < np.mean(info.evaluations) < 50
 
 
+def bad_above_a_half(f, bad):
+    return jnp.where(f[0] > 0.5, bad, 0.0)
+
+
 @pytest.mark.parametrize("bad", [np.nan, -np.inf, np.inf])
 def test_a_non_finite_likelihood_is_never_accepted(bad):
-    def log_likelihood(f):
-        return jnp.where(f[0] > 0.5, bad, 0.0)
-
     positions, values, *_ = run(
-        jax.random.key(3), jnp.zeros(1), jnp.eye(1), log_likelihood, 2000, FULL_CIRCLE
+        jax.random.key(3), np.zeros(1), np.eye(1), bad_above_a_half, 2000, FULL_CIRCLE, bad
     )
     assert np.all(positions <= 0.5)
     assert np.all(np.isfinite(values))
     assert len(np.unique(positions)) == 2000  # and it does move
 
 
+@quick_jit
+def one_step(key, position, direction, likelihood, current):
+    """Where the log likelihood is the same everywhere."""
+    anywhere = lambda f: likelihood  # noqa: E731
+    return slice_step.step(
+        uniforms(key), position, direction, anywhere, current, jnp.array(FULL_CIRCLE)
+    )
+
+
 @pytest.mark.parametrize("bad", [np.nan, -np.inf])
 def test_it_stays_put_exactly_where_nothing_is_acceptable(rng, bad):
-    position = jnp.asarray(rng.normal(size=6))
-    new, value, info = slice_step.step(
-        uniforms(jax.random.key(4)),
-        position,
-        jnp.asarray(rng.normal(size=6)),
-        lambda f: jnp.full((), bad),
-        jnp.array(-3.25),
-        jnp.array(FULL_CIRCLE),
-    )
+    position, direction = rng.normal(size=(2, 6))
+    new, value, info = one_step(jax.random.key(4), position, direction, bad, -3.25)
     np.testing.assert_array_equal(new, position)
     assert value == -3.25
     assert info.angle == 0.0
@@ -156,10 +164,9 @@ def test_a_line_passes_through_position_along_direction(rng):
     np.testing.assert_allclose(at(-0.4), position - 0.4 * direction, rtol=1e-14)
 
 
-@pytest.mark.parametrize("bracket", [0.7, 4.0])
-def test_a_density_is_left_invariant_along_a_line(bracket, rng):
-    """Ends of short runs from exact draws are exact draws: independent, with known moments."""
-    n_runs, n_moves = 20_000, 4
+@jit
+def short_runs(keys, starts, bracket):
+    """Ends of four moves from each start."""
 
     def run_from(key, start):
         def move(position, key):
@@ -171,11 +178,18 @@ def test_a_density_is_left_invariant_along_a_line(bracket, rng):
                 slice_step.on_line,
             )[0], None  # fmt: skip
 
-        return jax.lax.scan(move, start, jax.random.split(key, n_moves))[0]
+        return jax.lax.scan(move, start, jax.random.split(key, 4))[0]
 
+    return jax.vmap(run_from)(keys, starts)
+
+
+@pytest.mark.parametrize("bracket", [0.7, 4.0])
+def test_a_density_is_left_invariant_along_a_line(bracket, rng):
+    """Ends of short runs from exact draws are exact draws: independent, with known moments."""
+    n_runs = 20_000
     starts = np.log(rng.gamma(SHAPE, size=(n_runs, 2)))
     keys = jax.random.split(jax.random.key(7), n_runs)
-    ends = np.asarray(jax.jit(jax.vmap(run_from))(keys, starts))
+    ends = np.asarray(short_runs(keys, starts, bracket))
     centred = ends - special.digamma(SHAPE)
     statistics = np.hstack([centred, centred**2, centred[:, :1] * centred[:, 1:], centred**3])
     variance, skewness = special.polygamma([1, 2], SHAPE)
