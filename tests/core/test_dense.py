@@ -3,59 +3,60 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
 from core.builders import node_of
 from oracles import Process
+from programs import quick_jit as jit
 
 from deepemu.core.nodes import dense
 from deepemu.core.nodes.node import Sites
+from deepemu.runtime.trees import to_numpy
 
-predict = jax.jit(dense.predict)
-leave_one_out = jax.jit(dense.leave_one_out)
-draw_posterior = jax.jit(jax.vmap(dense.draw_posterior, in_axes=(None,) * 5 + (0,)))
-draw_prior = jax.jit(jax.vmap(dense.draw_prior, in_axes=(None, None, None, 0)))
+predict = jit(dense.predict)
+leave_one_out = jit(dense.leave_one_out)
+draw_posterior = jit(jax.vmap(dense.draw_posterior, in_axes=(None,) * 5 + (0,)))
+draw_prior = jit(jax.vmap(dense.draw_prior, in_axes=(None, None, None, 0)))
 
 
-@jax.jit
+@jit
 def solved(node, inputs, target, sites):
     """What predictions need: L⁻¹ and α."""
     return dense.condition(node, inputs, sites), dense.alpha(node, inputs, target, sites)
 
 
-@jax.jit
+@jit
 def derivatives(*arguments):
     """With the scale held and with it free: in one program, which takes half as long to compile."""
     return dense.derivatives(*arguments, False), dense.derivatives(*arguments, True)
 
 
-@jax.jit
+@jit
 def many_derivatives(node, inputs, targets, sites):
     each = lambda target, site: dense.derivatives(node, inputs, target, site, False)  # noqa: E731
     return jax.vmap(each, (0, Sites(None, 0)))(targets, sites)
 
 
-@jax.jit
+@jit
 def log_density(node, inputs, target, sites):
     return dense.log_density(dense.factor(node, inputs, sites), node, target, sites)
 
 
-@jax.jit
+@jit
 def profiled_scale(node, inputs, target, sites):
     return dense.fit(node, inputs, target, sites, True).scale
 
 
 def once(n: int) -> Sites:
     """One observation a row."""
-    return Sites(jnp.ones(n), jnp.zeros(()))
+    return Sites(np.ones(n), np.zeros(()))
 
 
 def reduced(x, y):
     """Inputs, targets and `Sites` of data with repeated rows."""
     sites, means, counts, squares = oracles.reduce_replicates(x, y)
-    return sites, means, Sites(jnp.asarray(counts), jnp.asarray(squares))
+    return sites, means, Sites(counts, squares)
 
 
 @pytest.fixture(params=oracles.KERNELS)
@@ -107,7 +108,7 @@ def test_gradient_is_the_slope_of_the_density(process, rows, free_scale):
         moved = process.at(parameters)
         return (moved.best_scale(*rows) if free_scale else moved).log_density(*rows)
 
-    of = derivatives(node_of(process), *reduced(*rows))[free_scale]
+    of = to_numpy(derivatives(node_of(process), *reduced(*rows))[free_scale])
     slope = oracles.central_difference(value, process.parameters())
     np.testing.assert_allclose(of.fit.value, value(process.parameters()), rtol=1e-11)
     np.testing.assert_allclose(of.gradient[np.array([0, 2, 3])], slope, rtol=1e-6, atol=1e-7)
@@ -122,7 +123,7 @@ def test_information_is_that_of_all_rows(process, rows, free_scale):
     at_scale = process.best_scale(*rows) if free_scale else process
     whole = at_scale.average_information(*rows)
     expected = oracles.profile_out_last(whole) if free_scale else whole[:-1, :-1]
-    of = derivatives(node_of(process), *reduced(*rows))[free_scale]
+    of = to_numpy(derivatives(node_of(process), *reduced(*rows))[free_scale])
     read = np.array([0, 2, 3])
     np.testing.assert_allclose(of.information[read][:, read], expected, rtol=1e-6, atol=1e-8)
     np.testing.assert_array_equal(of.information[1], 0.0)
@@ -136,7 +137,7 @@ def test_average_information_has_the_mean_of_the_fisher_information(rng, rows):
     root = np.linalg.cholesky(process.covariance(rows[0]))
     draws = root @ rng.normal(size=(len(root), 4000))
     sites, means, counts, squares = oracles.reduce_replicates(rows[0], draws)
-    counted = Sites(jnp.asarray(counts), jnp.asarray(squares))
+    counted = Sites(counts, squares)
     of = many_derivatives(node_of(process), sites, means.T, counted)
     read = np.array([0, 2, 3])
     gradient = np.asarray(of.gradient)[:, read]
@@ -154,9 +155,9 @@ def test_average_information_has_the_mean_of_the_fisher_information(rng, rows):
 def test_prior_draws_are_a_root_of_the_covariance(process, x):
     """Draws are linear in the normals, so unit vectors give the root, and no sampling is needed."""
     counts = np.array([1.0, 2.0, 1.0, 1.0, 5.0, 1.0, 1.0, 1.0, 1.0])
-    sites, node = Sites(jnp.asarray(counts), jnp.zeros(())), node_of(process)
-    lower = jax.jit(dense.factor)(node, jnp.asarray(x), sites)
-    root = np.asarray(draw_prior(lower, node, sites, jnp.eye(9)))
+    sites, node = Sites(counts, np.zeros(())), node_of(process)
+    lower = jit(dense.factor)(node, x, sites)
+    root = np.asarray(draw_prior(lower, node, sites, np.eye(9)))
     np.testing.assert_allclose(root.T @ root, process.covariance(x, counts), rtol=1e-12)
 
 
@@ -173,7 +174,7 @@ def test_posterior_draws_are_a_root_of_the_covariance(rng, process, x, y):
 def test_posterior_draws_have_the_stated_moments(x, y):
     process = Process("matern52", np.array([0.5, np.inf, 0.9]), 1.7, 0.03)
     at, node = np.random.default_rng(1).uniform(size=(3, 3)), node_of(process)
-    normals = jax.random.normal(jax.random.key(0), (40_000, 3))
+    normals = np.random.default_rng(2).normal(size=(40_000, 3))
     given = solved(node, x, y, once(9))
     draws = np.asarray(draw_posterior(node, *given, x, at, normals))
     mean, covariance = process.predict(x, y, at)
@@ -216,7 +217,7 @@ def test_variance_is_never_below_the_nugget(process, x):
 def test_several_targets_share_the_variance(rng, process, x):
     at, targets = rng.uniform(size=(5, 3)), rng.normal(size=(4, 9))
     each = [solved(node_of(process), x, target, once(9)) for target in targets]
-    together = jnp.stack([alpha for _, alpha in each])
+    together = np.stack([alpha for _, alpha in each])
     moments = predict(node_of(process), each[0][0], together, x, at)
     for given, mean in zip(each, moments.mean, strict=True):
         alone = predict(node_of(process), *given, x, at)

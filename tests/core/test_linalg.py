@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import quick_jit as jit
 
 from deepemu.core import linalg
 
@@ -18,36 +19,37 @@ def positive_definite(rng, n, batch=()):
 @pytest.mark.parametrize("n", [1, 7, 99, 100, 101, 230])
 def test_inverse(rng, n):
     matrix = positive_definite(rng, n)
-    found = jax.jit(linalg.inverse)(jnp.asarray(np.linalg.cholesky(matrix)))
+    found = jit(linalg.inverse)(np.linalg.cholesky(matrix))
     np.testing.assert_allclose(found, np.linalg.inv(matrix), rtol=1e-9, atol=1e-13)
 
 
 def test_batches_equal_single_matrices(rng):
     matrices, right = positive_definite(rng, 5, (3,)), rng.normal(size=(3, 5, 2))
-    lower = jax.jit(jax.vmap(linalg.cholesky))(matrices)
+    lower = jit(jax.vmap(linalg.cholesky))(matrices)
     np.testing.assert_allclose(lower, np.linalg.cholesky(matrices), rtol=1e-12)
+    lower = np.asarray(lower)
     upper = np.swapaxes(lower, -1, -2)
     for function, expected in (
         (linalg.solve, np.linalg.solve(lower, right)),
         (linalg.solve_transposed, np.linalg.solve(upper, right)),
     ):
-        np.testing.assert_allclose(jax.jit(jax.vmap(function))(lower, right), expected, rtol=1e-9)
+        np.testing.assert_allclose(jit(jax.vmap(function))(lower, right), expected, rtol=1e-9)
     left = np.swapaxes(right, -1, -2)
-    found = jax.jit(jax.vmap(linalg.solve_from_right))(lower, left)
+    found = jit(jax.vmap(linalg.solve_from_right))(lower, left)
     np.testing.assert_allclose(found, left @ np.linalg.inv(lower), rtol=1e-9)
 
 
 def test_a_positive_system(rng):
     matrix, target = positive_definite(rng, 6), rng.normal(size=6)
-    found = linalg.solve_positive(jnp.asarray(matrix), jnp.asarray(target))
+    found = jit(linalg.solve_positive)(matrix, target)
     np.testing.assert_allclose(found, np.linalg.solve(matrix, target), rtol=1e-10)
 
 
 def test_an_indefinite_matrix_has_no_factor():
-    assert np.isnan(linalg.cholesky(jnp.array([[1.0, 2.0], [2.0, 1.0]]))).any()
+    assert np.isnan(jit(linalg.cholesky)(np.array([[1.0, 2.0], [2.0, 1.0]]))).any()
 
 
-@jax.jit
+@jit
 def many_factors(matrices):
     def step(_, total):
         return 1e-9 * jnp.sum(jax.vmap(linalg.cholesky)(matrices + total))
@@ -76,10 +78,10 @@ def test_programs_with_batches_run_in_threads_at_once(rng):
 def test_a_symmetric_matrix_in_halves(rng, n):
     square, vectors = rng.normal(size=(n, n)), rng.normal(size=(n, 3))
     matrix = square + square.T
-    halves = linalg.in_halves(jnp.asarray(matrix))
-    np.testing.assert_array_equal(linalg.whole(halves), matrix)
+    halves = jit(linalg.in_halves)(matrix)
+    np.testing.assert_array_equal(jit(linalg.whole)(halves), matrix)
     expected = np.einsum("im,ij,jm->m", vectors, matrix, vectors)
-    found = jax.jit(linalg.quadratic_forms)(halves, vectors)
+    found = jit(linalg.quadratic_forms)(halves, vectors)
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-8)
     size = sum(leaf.size for leaf in jax.tree.leaves(halves))
     assert size == {5: 25, 255: 65_025, 256: 49_152, 513: 164_481}[n]

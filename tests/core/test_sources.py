@@ -3,7 +3,6 @@
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -76,7 +75,7 @@ def given(case, x, y, latents):
     """Network, parameters, latents and data."""
     model, sources = case
     net = network_of(model, 2, sources)
-    return net, params_of(model), tuple(map(jnp.asarray, latents)), data_of(x, y)
+    return net, params_of(model), tuple(latents), data_of(x, y)
 
 
 def log_density(nodes, inputs, targets):
@@ -198,19 +197,21 @@ def test_moments_against_quadrature(rng, case, x, y, latents):
         np.testing.assert_allclose(means[layer], reached[layer], rtol=1e-9)
 
 
+@functools.partial(jit, static_argnums=1)
+def draws(words, net, params, latents, data, at):
+    member = ensemble.build_member(net, params, latents, data)
+    conditioned = ensemble.all_conditioned(net, params, latents, data)
+    one = lambda key: predict.draw(key, net, params, conditioned, member, data, at)  # noqa: E731
+    return jax.vmap(one)(words)
+
+
 def test_draws_have_the_moments_of_independent_layers(rng, x, latents):
     """Of a network whose hidden layers read the inputs alone, for which moments are exact."""
     case, y, at = MODELS["inputs alone"], rng.normal(size=(N_ROWS, 1)), rng.uniform(size=(2, 2))
     net, params, hidden, data = given(case, x, y, latents)
 
-    def draws(words):
-        member = ensemble.build_member(net, params, hidden, data)
-        conditioned = ensemble.all_conditioned(net, params, hidden, data)
-        one = lambda key: predict.draw(key, net, params, conditioned, member, data, at)  # noqa: E731
-        return jax.vmap(one)(words)
-
-    keys = jax.random.split(jax.random.key(0), 20_000)
-    drawn = np.asarray(jit(draws)(jax.random.key_data(keys)))[..., 0]
+    keys = jax.random.key_data(jax.random.split(jax.random.key(0), 20_000))
+    drawn = np.asarray(draws(keys, net, params, hidden, data, at))[..., 0]
     mean, var = np.array([by_quadrature(case, x, y, latents, point) for point in at])[..., 0].T
     assert np.abs(oracles.in_standard_errors(drawn, mean)).max() < 5
     assert np.abs(oracles.in_standard_errors((drawn - mean) ** 2, var)).max() < 5
