@@ -1,9 +1,13 @@
 """Small problems and settings that tests share: what has the same shape is compiled once."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from deepemu import DGP, GP
+from deepemu.data.scaling import InputScale
+from deepemu.training.structures import Problem
 
 SMALL = {
     "n_chains": 2,
@@ -29,3 +33,19 @@ def step(x: np.ndarray) -> np.ndarray:
 def closed_form_loo(emulator: GP | DGP) -> tuple[np.ndarray, np.ndarray]:
     """The closed form is all that a GP has, and for a DGP it must be asked for."""
     return emulator.loo() if isinstance(emulator, GP) else emulator.loo(conditional=True)
+
+
+def as_many_inputs(monkeypatch, n_inputs):
+    """Behind the inputs of a problem, the core gets constant ones up to this number."""
+    to_core, network = InputScale.to_core, Problem.network
+
+    def padded(scale, x):
+        return np.pad(to_core(scale, x), [(0, 0), (0, n_inputs - x.shape[1])])
+
+    def with_constants(problem, layers):
+        constants = tuple(f"constant{n}" for n in range(problem.n_inputs, n_inputs))
+        names = problem.input_names + constants
+        return network(dataclasses.replace(problem, input_names=names), layers)
+
+    monkeypatch.setattr(InputScale, "to_core", padded)
+    monkeypatch.setattr(Problem, "network", with_constants)

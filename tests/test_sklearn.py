@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from builders import as_many_inputs
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
@@ -20,6 +21,7 @@ from deepemu.training import plain, structures
 
 # The squared exponential has the smallest programs.
 KERNEL = "squared_exponential"
+PLAIN = GP(kernel=KERNEL)
 CHEAP = DGP(kernel=KERNEL, width=1, n_chains=1, n_iter=1, n_sweeps=1, n_imputations=1)
 SMALL = DGP(kernel=KERNEL, width=1, n_chains=2, n_iter=6, n_sweeps=2, n_imputations=2)
 # Structures that are not deep: those are checked by themselves, and would take minutes.
@@ -28,21 +30,26 @@ RACE = Emulator(max_depth=1)
 
 @pytest.fixture
 def short_checks(monkeypatch):
-    """The checks ask about the interface: a few steps will do, one plain process in a race, 30 rows
-    in place of 200, and one bucket, so that a number of inputs is compiled for once."""
+    """The checks ask about the interface: a few steps will do, one plain process in a race, and a
+    fifth of the rows. One bucket and one number of inputs, so that all share their programs."""
     monkeypatch.setattr(plain, "GP_STARTS", (1.0,))
+    monkeypatch.setattr(plain, "GP_SCOUT_STEPS", 1)
     monkeypatch.setattr(plain, "GP_STEPS", 3)
+    monkeypatch.setattr(structures, "SWEEPS_BEFORE_FIRST_M_STEP", 1)
     monkeypatch.setattr(structures, "KERNELS", (KERNEL,))
-    monkeypatch.setattr(padding, "SMALLEST_BUCKET", 64)
+    monkeypatch.setattr(padding, "SMALLEST_BUCKET", 100)
+    as_many_inputs(monkeypatch, 10)
     x = np.random.default_rng(0).normal(size=(30, 3))
     monkeypatch.setattr(estimator_checks, "REGRESSION_DATASET", (x, x.sum(axis=1)), raising=False)
+    irises = tuple(each[::5] for each in estimator_checks.load_iris(return_X_y=True))
+    monkeypatch.setattr(estimator_checks, "load_iris", lambda return_X_y: irises)
 
 
 # No expected failures. check_array_api_input skips itself unless SCIPY_ARRAY_API is set.
 # The one warning is that the estimators have the methods of BaseEstimator, not the class.
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", message=r"Estimator \w+ does not inherit from")
-    SCIKIT_LEARNS_CHECKS = estimator_checks.parametrize_with_checks([GP(), CHEAP, RACE])
+    SCIKIT_LEARNS_CHECKS = estimator_checks.parametrize_with_checks([PLAIN, CHEAP, RACE])
 
 
 @SCIKIT_LEARNS_CHECKS
