@@ -37,10 +37,13 @@ def closed_form_loo(emulator: GP | DGP) -> tuple[np.ndarray, np.ndarray]:
 
 def as_many_inputs(monkeypatch, n_inputs):
     """Behind the inputs of a problem, the core gets constant ones up to this number."""
-    to_core, network = InputScale.to_core, Problem.network
+    to_core, to_user, network = InputScale.to_core, InputScale.to_user, Problem.network
 
     def padded(scale, x):
         return np.pad(to_core(scale, x), [(0, 0), (0, n_inputs - x.shape[1])])
+
+    def cut(scale, x):
+        return to_user(scale, x[:, : len(scale.low)])
 
     def with_constants(problem, layers):
         constants = tuple(f"constant{n}" for n in range(problem.n_inputs, n_inputs))
@@ -48,4 +51,5 @@ def as_many_inputs(monkeypatch, n_inputs):
         return network(dataclasses.replace(problem, input_names=names), layers)
 
     monkeypatch.setattr(InputScale, "to_core", padded)
+    monkeypatch.setattr(InputScale, "to_user", cut)
     monkeypatch.setattr(Problem, "network", with_constants)

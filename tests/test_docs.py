@@ -9,10 +9,15 @@ from types import FunctionType
 import nbformat
 import numpy as np
 import pytest
+from builders import as_many_inputs
 from matplotlib import pyplot as plt
+from scipy import integrate
 
 import deepemu
-from deepemu import DGP, GP, Emulator, plots
+from deepemu import DGP, GP, Emulator, Layer, plots
+from deepemu.estimators import emulator, race
+from deepemu.runtime import padding
+from deepemu.training import plain, structures
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -38,12 +43,33 @@ def with_defaults(monkeypatch, kind, **changes):
     monkeypatch.setattr(kind.__init__, "__defaults__", tuple((defaults | changes).values()))
 
 
+# The kernel with the smallest programs.
+KERNEL = "squared_exponential"
+
+
 @pytest.fixture
 def short_training(monkeypatch):
-    """Fits with the defaults of everything but the amount of work."""
-    with_defaults(monkeypatch, DGP, n_iter=4, n_chains=4, n_imputations=1)
-    with_defaults(monkeypatch, Emulator, n_iter=4, n_chains=4)
+    """Fits with the defaults of everything but the amount of work; two kernels are compared as
+    usual, but they are the same one."""
+    few = {"n_iter": 4, "n_chains": 4, "width": 1}
+    with_defaults(monkeypatch, DGP, n_imputations=1, kernel=KERNEL, **few)
+    with_defaults(monkeypatch, Emulator, **few)
+    for kind in (GP, Layer):
+        with_defaults(monkeypatch, kind, kernel=KERNEL)
+    for module in (structures, emulator, race):
+        monkeypatch.setattr(module, "KERNELS", (KERNEL, KERNEL))
     assert Emulator().n_iter == DGP().n_iter == 4 and DGP().n_imputations == 1
+
+
+def without_depth(monkeypatch):
+    """One plain process where `Emulator` would go on to deep ones: the calls are the same."""
+    with_defaults(monkeypatch, Emulator, max_depth=1)
+    monkeypatch.setattr(structures, "KERNELS", (KERNEL,))
+
+
+def without_comparison(monkeypatch):
+    """One chain, and no plain processes beside it."""
+    with_defaults(monkeypatch, DGP, n_chains=1, stacking=False)
 
 
 @pytest.fixture
@@ -55,7 +81,7 @@ def working_folder(tmp_path, monkeypatch):
     plt.close("all")
 
 
-N_RUNS = 16  # as many as other tests compile for
+N_RUNS, N_NEW = 10, 6  # which fit into one bucket
 
 
 def output(X):
@@ -65,7 +91,7 @@ def output(X):
 @pytest.fixture
 def given(working_folder, rng):
     """Simulator runs, as tables in the working directory and under the names of the pages."""
-    X, X_new = rng.random((N_RUNS, 2)), rng.random((20, 2))
+    X, X_new = rng.random((N_RUNS, 2)), rng.random((N_NEW, 2))
     runs, new = np.column_stack([X, output(X)]), X_new
     for name, columns, table in (("runs", "x1,x2,y", runs), ("new", "x1,x2", new)):
         np.savetxt(f"{name}.csv", table, delimiter=",", header=columns, comments="")
@@ -88,20 +114,18 @@ def test_pages_with_examples_are_found():
     }
 
 
-@functools.cache
-def fitted(n_inputs: int) -> Emulator:
-    X = np.random.default_rng(0).random((N_RUNS, 2))
-    return Emulator(n_iter=4).fit(X[:, :n_inputs], output(X))
-
-
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=lambda page: page.stem)
 def test_examples_of_a_page_run(page, given, short_training, monkeypatch):
     """In sequence, as a reader would paste them into one session."""
+    as_many_inputs(monkeypatch, 2)
     if page.name in ("noise.md", "outputs.md"):  # deep ones would be compiled for these alone
-        with_defaults(monkeypatch, Emulator, max_depth=1)
+        without_depth(monkeypatch)
+    if page.name in ("structure.md", "full-bayes.md"):
+        without_comparison(monkeypatch)
     namespace = {"__name__": "__main__", **given}
-    if page.name == "plots.md":  # shows an emulator that was fitted elsewhere
-        namespace |= {"emulator": fitted(2), "emulator_of_one_input": fitted(1)}
+    if page.name == "plots.md":  # shows emulators that were fitted elsewhere
+        namespace["emulator"] = Emulator().fit(given["X"], given["y"])
+        namespace["emulator_of_one_input"] = GP().fit(given["X"][:, :1], given["y"])
     text = page.read_text(encoding="utf-8")
     for block in python_blocks(text):
         run(block, page, namespace)
@@ -128,7 +152,9 @@ def test_every_picture_is_drawn_by_the_script_or_taken_from_the_product():
 
 
 @pytest.mark.parametrize("name", ["idea-slice", "idea-warp"])
-def test_pictures_are_drawn(name, tmp_path, monkeypatch):
+def test_pictures_are_drawn(name, tmp_path, short_training, monkeypatch):
+    without_comparison(monkeypatch)
+    as_many_inputs(monkeypatch, 2)
     script = namespace_of(DOCS / "figures.py")
     monkeypatch.setitem(script, "N_ITER", 4)
     script["main"](["--only", name, "--folder", str(tmp_path)])
@@ -175,10 +201,25 @@ def test_a_notebook_holds_the_outputs_of_its_own_code(path):
     assert path.stat().st_size < 500_000
 
 
+@pytest.fixture
+def few_programs(monkeypatch):
+    """The notebooks share one number of inputs and of rows; a few steps and rough simulators will
+    do."""
+    without_depth(monkeypatch)
+    without_comparison(monkeypatch)
+    as_many_inputs(monkeypatch, 3)
+    monkeypatch.setattr(padding, "SMALLEST_BUCKET", 112)
+    monkeypatch.setattr(plain, "GP_STARTS", (1.0,))
+    monkeypatch.setattr(plain, "GP_SCOUT_STEPS", 1)
+    monkeypatch.setattr(plain, "GP_STEPS", 3)
+    monkeypatch.setattr(structures, "SWEEPS_BEFORE_FIRST_M_STEP", 1)
+    rough = {"rtol": 1e-3, "atol": 1e-3}
+    solve = integrate.solve_ivp
+    monkeypatch.setattr(integrate, "solve_ivp", lambda *of, **how: solve(*of, **how | rough))
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_the_code_of_a_notebook_runs(path, working_folder, short_training, monkeypatch):
-    """With plain processes where `Emulator` would go on to deep ones: the calls are the same."""
-    with_defaults(monkeypatch, Emulator, max_depth=1)
+def test_the_code_of_a_notebook_runs(path, working_folder, short_training, few_programs):
     namespace = {"__name__": "__main__"}
     for cell in nbformat.read(path, as_version=4).cells:
         if cell.cell_type == "code":

@@ -21,14 +21,17 @@ FIT = """
 import json, sys
 import jax, numpy as np
 import deepemu
+from deepemu.runtime import programs
 traced = []
 def listen(event, seconds, **about):
     if event.endswith("jaxpr_trace_duration"):
         traced.append(about["fun_name"])
 jax.monitoring.register_event_duration_secs_listener(listen)
 deepemu.use_compilation_cache(sys.argv[1])
+programs.CPU_OPTIONS["xla_backend_optimization_level"] = 0  # compiles faster
 x = np.linspace(0.0, 1.0, 8)[:, None]
-mean, std = deepemu.GP().fit(x, np.sin(6.0 * x[:, 0])).predict(x + 0.05, return_std=True)
+emulator = deepemu.GP("squared_exponential").fit(x, np.sin(6.0 * x[:, 0]))
+mean, std = emulator.predict(x + 0.05, return_std=True)
 print(json.dumps([mean.tolist(), std.tolist(), traced]))
 """
 
@@ -56,25 +59,42 @@ def files(folder: Path) -> list[Path]:
     return sorted((folder / "deepemu").iterdir())
 
 
-def test_a_second_process_traces_nothing_and_predicts_the_same(tmp_path):
-    first, traced = fit_in_a_new_process(tmp_path)
+@pytest.fixture(scope="module")
+def first(tmp_path_factory):
+    """A folder, and the predictions of the first process that keeps its programs there."""
+    folder = tmp_path_factory.mktemp("programs")
+    numbers, traced = fit_in_a_new_process(folder)
     assert ours(traced)
-    assert files(tmp_path)
-    second, traced = fit_in_a_new_process(tmp_path)
+    return folder, numbers
+
+
+def test_a_second_process_traces_nothing_and_predicts_the_same(first):
+    folder, numbers = first
+    assert len(files(folder)) > 2
+    second, traced = fit_in_a_new_process(folder)
     assert ours(traced) == []
-    assert second == first
+    assert second == numbers
 
 
-def test_a_damaged_file_is_compiled_anew_and_a_lost_one_too(tmp_path):
+@pytest.fixture
+def damaged(first):
+    """The folder with one file cut and another one gone, and afterwards as it was."""
+    before = {file: file.read_bytes() for file in files(first[0])}
+    lost, cut, *_ = before
+    lost.unlink()
+    cut.write_bytes(before[cut][:100])
+    yield first
+    for file, content in before.items():
+        file.write_bytes(content)
+
+
+def test_a_damaged_file_is_compiled_anew_and_a_lost_one_too(damaged):
     """JAX still has these programs, in a form that cannot be written again: the damaged file and
     the missing one stay as they are, and every process is right all the same."""
-    first, _ = fit_in_a_new_process(tmp_path)
-    lost, damaged, *others = files(tmp_path)
-    assert others
-    lost.unlink()
-    damaged.write_bytes(damaged.read_bytes()[:100])
+    folder, numbers = damaged
     for _ in range(2):
-        assert fit_in_a_new_process(tmp_path)[0] == first
+        found, traced = fit_in_a_new_process(folder)
+        assert found == numbers and len(ours(traced)) == 2
 
 
 def scaled(x, factor, prior):
