@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import os
 import re
@@ -30,6 +31,9 @@ RUNS = "width,depth,force\n" + "".join(
     f"{w},{d},{np.sin(3 * w) + d}\n" for w, d in np.random.default_rng(0).random((12, 2)).round(3)
 )
 NEW = "name,depth,width\nfirst,0.5,0.25\nsecond,0.125,0.75\n"
+# Of one input, as the demonstration is: they have the same programs.
+ONE_INPUT = ["fit", "runs.csv", "--output", "force", "--inputs", "width"]
+DEEP = [*ONE_INPUT, "--model", "dgp"]
 FIT = ["fit", "runs.csv", "--output", "force", "--model", "gp", "-o", "it.deepemu"]
 
 
@@ -85,8 +89,8 @@ def test_three_commands_lead_from_runs_to_predictions(folder, capsys):
 
 
 def test_a_fit_says_in_ten_lines_what_a_user_needs(folder, capsys):
-    arguments = ["--model", "dgp", "--chains", "4", "--iterations", "4", "-o", "a pump.deepemu"]
-    assert main.main(["fit", "runs.csv", "--output", "force", *arguments]) == 0
+    arguments = ["--chains", "4", "--iterations", "4", "-o", "a pump.deepemu"]
+    assert main.main([*DEEP, *arguments]) == 0
     told = capsys.readouterr()
     lines = told.out.splitlines()
     assert len(lines) <= 10
@@ -317,7 +321,7 @@ def test_advice_is_in_arguments_of_the_command(folder, capsys):
     [["--model", "dgp", "--chains", "2", "--iterations", "2"], ["--chains", "2"], ["--depth", "7"]],
 )
 def test_no_name_of_a_setting_is_in_what_the_command_says(folder, capsys, arguments):
-    main.main(["fit", "runs.csv", "--output", "force", "-o", "it.deepemu", *arguments])
+    main.main([*ONE_INPUT, "-o", "it.deepemu", *arguments])
     told = capsys.readouterr()
     said = " ".join([told.out, *(line for line in told.err.splitlines() if "training" not in line)])
     known = set(deepemu.DGP().get_params()) | set(deepemu.Emulator().get_params())
@@ -339,8 +343,8 @@ def test_a_file_gives_advice_in_arguments_too(folder, capsys, emulator_file):
 
 
 def test_a_check_that_cannot_be_made_names_no_setting_of_the_library(folder, capsys):
-    few = ["--model", "dgp", "--chains", "2", "--iterations", "2", "-o", "few.deepemu"]
-    assert main.main(["fit", "runs.csv", "--output", "force", *few]) == 0
+    few = ["--chains", "2", "--iterations", "2", "-o", "few.deepemu"]
+    assert main.main([*DEEP, *few]) == 0
     assert "so nothing checks the intervals, which may be far too narrow" in capsys.readouterr().err
     assert main.main(["validate", "few.deepemu"]) == 1
     assert capsys.readouterr().err == (
@@ -444,14 +448,11 @@ def test_commands_are_found_on_pages_and_in_notebooks():
     assert {"README", "command-line", "quick-start", "files", "several-outputs"} <= pages
 
 
-def test_the_demonstration_runs_as_installed(tmp_path):
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-    command = [sys.executable, "-m", "deepemu", "demo", str(tmp_path / "demo")]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "wrote 41 predictions" in done.stdout
+def test_the_demonstration_shows_a_step(tmp_path, capsys, monkeypatch):
+    """With the structures of a user's, in fewer iterations."""
+    monkeypatch.setitem(settings.MODELS, "auto", functools.partial(deepemu.Emulator, n_iter=20))
+    assert main.main(["demo", str(tmp_path / "demo")]) == 0
+    assert "wrote 41 predictions" in capsys.readouterr().out
     for row in rows_of(tmp_path / "demo" / "predictions.csv"):
         x, mean = float(row["position"]), float(row["height_mean"])
         if abs(x - 0.5) > 0.1:
@@ -606,17 +607,20 @@ def test_a_ctrl_c_before_the_end_writes_nothing(folder, capsys, monkeypatch):
     assert not (folder / "it.deepemu").exists()
 
 
-def test_a_real_ctrl_c_keeps_what_is_trained(tmp_path):
+def test_a_real_ctrl_c_of_the_command_as_installed_keeps_what_is_trained(tmp_path):
     (tmp_path / "runs.csv").write_text(RUNS)
     command = [sys.executable, "-m", "deepemu", "fit", "runs.csv", "--output", "force",
-               "--model", "dgp", "--chains", "4", "--iterations", "100000", "-o", "it.deepemu"]  # fmt: skip
+               "--inputs", "width", "--model", "dgp", "--kernel", "squared_exponential",
+               "--chains", "2", "--iterations", "100000", "-o", "it.deepemu"]  # fmt: skip
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "PYTHONUNBUFFERED": "1"}
     running = subprocess.Popen(
         command, cwd=tmp_path, env=environment, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     assert "fitting 12 runs" in running.stdout.readline()
-    assert re.match(r"DGP, 2 layers, matern52: \d+% done", running.stderr.readline())
+    assert "No rows can be held out with --chains 2" in running.stderr.readline()
+    told = running.stderr.readline()
+    assert re.match(r"DGP, 2 layers, squared exponential: \d+% done", told)
     running.send_signal(signal.SIGINT)
     _, told = running.communicate(timeout=120)
     assert running.returncode == 130
