@@ -6,20 +6,24 @@ from unittest import mock
 import jax
 import numpy as np
 import pytest
+from builders import closed_form_loo
 
 from deepemu import DGP, GP
 from deepemu.runtime import programs
 from deepemu.training import plain
 
+KERNEL = "squared_exponential"
 SMALL = {
-    "kernel": "squared_exponential",
+    "kernel": KERNEL,
     "width": 1,
     "n_chains": 1,
     "n_iter": 5,
     "n_sweeps": 1,
     "n_imputations": 1,
 }
-KINDS = pytest.mark.parametrize("make", [GP, lambda: DGP(**SMALL)], ids=["GP", "DGP"])
+KINDS = pytest.mark.parametrize(
+    "make", [lambda: GP(KERNEL), lambda: DGP(**SMALL)], ids=["GP", "DGP"]
+)
 
 
 class Compilations:
@@ -101,10 +105,10 @@ def test_growing_by_fit_compiles_at_new_buckets_only(make, compilations):
     at = data(20)[0]
     make().fit(*data(20)).predict(at)
     counts = {
-        n: compilations.during(lambda n=n: make().fit(*data(n)).predict(at)) for n in range(21, 53)
+        n: compilations.during(lambda n=n: make().fit(*data(n)).predict(at)) for n in range(21, 49)
     }
-    assert {n for n, count in counts.items() if count} == {33, 49}
-    assert all(counts[n] <= (4 if make is GP else 5) for n in (33, 49)), counts
+    assert {n for n, count in counts.items() if count} == {33}
+    assert counts[33] <= (4 if isinstance(make(), GP) else 5), counts
 
 
 @KINDS
@@ -114,13 +118,12 @@ def test_growing_by_update_compiles_at_new_buckets_only(make, compilations):
     emulator = make().fit(x[:20], y[:20])
     emulator.update(x[20:21], y[20:21]).predict(x)
     counts = {}
-    for n in range(22, 53):
+    for n in range(22, 49):
         new = slice(n - 1, n)
         counts[n] = compilations.during(lambda s=new: emulator.update(x[s], y[s]).predict(x))
-    loo = emulator.loo() if make is GP else emulator.loo(conditional=True)
-    assert loo[0].shape == (52,)
-    assert {n for n, count in counts.items() if count} <= {33, 34, 49, 50}, counts
-    assert sum(counts.values()) <= 8, counts
+    assert closed_form_loo(emulator)[0].shape == (48,)
+    assert {n for n, count in counts.items() if count} <= {33, 34}, counts
+    assert sum(counts.values()) <= 4, counts
 
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():

@@ -53,7 +53,7 @@ class Emulator(BaseEmulator):
     >>> import numpy as np
     >>> from deepemu import Emulator
     >>> x = np.linspace(0, 1, 12)[:, None]
-    >>> emulator = Emulator(n_iter=20).fit(x, np.sin(6 * x[:, 0]))
+    >>> emulator = Emulator(max_depth=1).fit(x, np.sin(6 * x[:, 0]))  # plain ones will do
     >>> mean, std = emulator.predict([[0.5]], return_std=True)
     >>> bool(abs(mean[0] - np.sin(3)) < 0.05)
     True
