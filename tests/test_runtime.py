@@ -2,9 +2,6 @@
 
 import functools
 import gc
-import os
-import subprocess
-import sys
 import threading
 import time
 
@@ -12,8 +9,11 @@ import jax
 import joblib
 import numpy as np
 import pytest
+from builders import SMALL, curve
+from jax.experimental.compilation_cache import compilation_cache
 from threadpoolctl import threadpool_info, threadpool_limits
 
+import deepemu
 from deepemu import DGP, GP, InputError
 from deepemu.core.inference import m_step
 from deepemu.runtime import cache, devices, programs
@@ -187,19 +187,29 @@ def test_early_stopping_is_a_truth_value(early_stopping):
         DGP(early_stopping=early_stopping).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
+# Two chains of the smallest programs.
+SHORT = {
+    "kernel": "squared_exponential",
+    "n_chains": 2,
+    "n_iter": 2,
+    "n_sweeps": 1,
+    "n_imputations": 1,
+}
+
+
 def test_another_generator_as_the_default_changes_nothing(rng):
-    x = rng.random((8, 1))
-    settings = {"n_chains": 1, "n_iter": 2, "n_sweeps": 1, "n_imputations": 1}
-    expected = DGP(**settings).fit(x, x[:, 0]).predict(x)
+    """Predictions are a function of the imputed networks."""
+    x = rng.random((10, 2))
+    expected = DGP(**SHORT).fit(x, x[:, 0]).posterior_.structures[0].imputed
     with jax.default_prng_impl("rbg"):
-        np.testing.assert_array_equal(DGP(**settings).fit(x, x[:, 0]).predict(x), expected)
+        found = DGP(**SHORT).fit(x, x[:, 0]).posterior_.structures[0].imputed
+    assert np.ptp(expected.members.latents[0], axis=0).max() > 0.0  # something was drawn
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
 def test_threads_change_no_number(rng):
     x = rng.random((12, 2))
-    y = np.sin(5 * x[:, 0]) + x[:, 1]
-    settings = {"n_chains": 3, "n_iter": 6, "n_sweeps": 2, "n_imputations": 2}
-    one, many = (DGP(**settings, n_jobs=n).fit(x, y) for n in (1, 3))
+    one, many = (DGP(**SMALL | {"n_chains": 3}, n_jobs=n).fit(x, curve(x)) for n in (1, 3))
     for name, path in one.trace_.items():
         jax.tree.map(np.testing.assert_array_equal, path, many.trace_[name])
     # Several pieces, with rows near the design and far from it: all levels of prediction.
@@ -217,28 +227,41 @@ def test_a_folder_that_cannot_keep_programs_is_refused(tmp_path):
             cache.use_compilation_cache(folder)
 
 
-def test_compiled_programs_are_kept_on_disk(tmp_path):
-    """In a process of its own: the setting holds for a whole process."""
-    code = (
-        "import deepemu, numpy as np\n"
-        f"folder = deepemu.use_compilation_cache({str(tmp_path / 'here')!r})\n"
-        "deepemu.GP().fit(np.eye(3), [0.0, 1.0, 2.0])\n"
-        "assert any(folder.iterdir())\n"
-        f"default = deepemu.use_compilation_cache()\n"
-        f"assert str(default) == {str(tmp_path / 'home' / 'deepemu' / 'xla')!r}, default\n"
-    )
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "home")}
-    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+@pytest.fixture
+def jax_cache():
+    """JAX's cache of programs, and afterwards as it was."""
+    before = {name: getattr(jax.config, name) for name in CACHE_SETTINGS}
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+
+
+CACHE_SETTINGS = (
+    "jax_compilation_cache_dir",
+    "jax_persistent_cache_min_compile_time_secs",
+    "jax_persistent_cache_min_entry_size_bytes",
+)
+
+
+def test_compiled_programs_are_kept_on_disk(tmp_path, monkeypatch, jax_cache):
+    for name, value in zip(CACHE_SETTINGS, (None, 1.0, 0), strict=True):
+        jax.config.update(name, value)  # as a user has them
+    folder = deepemu.use_compilation_cache(tmp_path / "here")
+    assert folder == tmp_path / "here" and not any(folder.iterdir())
+    jax.jit(lambda x: x + 311.0)(np.ones(3))
+    assert any(folder.iterdir())
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    assert deepemu.use_compilation_cache() == tmp_path / "home" / "deepemu" / "xla"
 
 
 def test_chains_in_step_are_the_chains_apart(rng, monkeypatch):
     """What a GPU runs, on this CPU: the first iterations agree to rounding."""
     x = rng.random((10, 2))
-    settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 1}
-    apart = DGP(**settings).fit(x, x[:, 0] ** 2)
+    apart = DGP(**SHORT).fit(x, x[:, 0] ** 2)
     monkeypatch.setattr(blocks, "_train_apart", blocks._train_together)
     monkeypatch.setattr(plan, "nodes_of_device", m_step.Together)
-    in_step = DGP(**settings).fit(x, x[:, 0] ** 2)
+    in_step = DGP(**SHORT).fit(x, x[:, 0] ** 2)
     close = functools.partial(np.testing.assert_allclose, rtol=1e-6)
     jax.tree.map(close, apart.trace_, in_step.trace_)
 
@@ -252,7 +275,7 @@ def test_unknown_compiler_options_are_left_out(monkeypatch):
 
 def test_programs_of_several_threads_all_finish(rng):
     x = rng.random((12, 2))
-    y = np.sin(5 * x[:, 0]) + x[:, 1]
+    y = curve(x)
     expected = GP().fit(x, y).predict(x)
     results = []
     threads = [
