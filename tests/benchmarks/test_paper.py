@@ -132,7 +132,7 @@ def quick_estimator(monkeypatch):
 
 
 def test_a_batch_leaves_a_file_a_trial(small_design, quick_estimator, tmp_path, monkeypatch):
-    trials = [Trial("step", "si", 3, number) for number in (0, 1)]
+    trials = [Trial("step", "si", 2, number) for number in (0, 1)]
     assert paper.run_batch(trials, tmp_path) == trials
     first, second = paper.stored(tmp_path)
     assert (first.record["number"], second.record["number"]) == (0, 1)
@@ -146,7 +146,7 @@ def test_a_batch_leaves_a_file_a_trial(small_design, quick_estimator, tmp_path, 
 
 
 def test_chains_of_one_fit_are_trials(small_design, quick_estimator):
-    model = paper.estimator(Trial("step", "si", 3, 0)).set_params(n_chains=3)
+    model = paper.estimator(Trial("step", "si", 2, 0)).set_params(n_chains=3)
     model.fit(DESIGN.X, DESIGN.y)
     means = np.array([alone.predict(DESIGN.X_test) for alone in paper.chains_of(model)])
     assert len(means) == 3 and np.ptp(means, axis=0).max() > 1e-3

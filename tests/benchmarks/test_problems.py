@@ -1,5 +1,6 @@
 """The benchmark problems against the reference values, finite differences and stored designs."""
 
+import functools
 import sys
 
 import make_designs
@@ -35,6 +36,25 @@ def options(reference):
 @pytest.fixture(scope="module")
 def greeks(options):
     return problems.heston_greeks(*options)
+
+
+greeks_of_unit = problems._greeks_of_unit
+
+
+@functools.cache
+def greeks_of(inputs):
+    return greeks_of_unit(np.frombuffer(inputs).reshape(-1, 3))
+
+
+@pytest.fixture
+def greeks_once(monkeypatch):
+    """The Greeks of a design, which Vega, Delta and Gamma share, are computed once."""
+    monkeypatch.setattr(problems, "_greeks_of_unit", lambda X: greeks_of(X.tobytes()))
+
+
+@functools.cache
+def table_of(name):
+    return make_designs.SOURCES[name].table()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +119,7 @@ def test_fived_by_hand():
 
 @pytest.mark.parametrize("index", range(problems.N_STORED))
 @pytest.mark.parametrize("name", ["step", "fived", "vega", "delta", "gamma"])
-def test_stored_outputs_are_those_of_the_functions(name, index):
+def test_stored_outputs_are_those_of_the_functions(name, index, greeks_once):
     design, function = problems.load_design(name, index), problems.PROBLEMS[name].function
     assert_agree(function(design.X), design.y)
     assert_agree(function(design.X_test), design.y_test)
@@ -116,7 +136,7 @@ def test_stored_engine_runs_are_rows_of_the_table(index):
 
 @pytest.mark.parametrize("index", [0, problems.N_STORED])
 @pytest.mark.parametrize("name", problems.PAPER)
-def test_shapes_and_domain(name, index):
+def test_shapes_and_domain(name, index, greeks_once):
     if name == "engine" and index >= problems.N_STORED:
         pytest.importorskip("smt")
     n, m = (10, 200) if name == "step" else (100, 500)
@@ -341,7 +361,7 @@ def test_stored_runs_can_be_repeated(name, index):
 @pytest.mark.parametrize("name", TABLES)
 def test_stored_splits_are_rows_of_the_tables(name, index):
     pytest.importorskip("smt")
-    inputs, outputs = make_designs.SOURCES[name].table()
+    inputs, outputs = table_of(name)
     table = dict(zip(map(tuple, np.round(inputs, 9)), outputs, strict=True))
     X, y = stored_runs(name, index)
     assert [table[tuple(x)] for x in np.round(X, 9)] == list(y)
