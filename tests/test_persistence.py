@@ -1,6 +1,8 @@
 """Emulators in files: the same after loading, whole or not at all, and nothing runs."""
 
+import copy
 import dataclasses
+import functools
 import importlib
 import inspect
 import io
@@ -27,20 +29,20 @@ from deepemu.core.model.priors import Gamma, Independent
 from deepemu.files import archive, codec, persistence
 from deepemu.runtime import devices
 
-SMALL = {"n_chains": 4, "n_iter": 4, "verbose": False}
-FEW = {"n_sweeps": 2, "n_imputations": 2}
+SMALL = {"n_chains": 4, "n_iter": 4, "width": 1, "verbose": False}
+SMOOTH = {"kernel": "squared_exponential"}
 WRITTEN = Path(__file__).parent / "data"
 LAYERS = [
-    Layer(width=1, kernel="squared_exponential", prior=Independent(Gamma(2.0, 1.0))),
-    Layer(lengthscale="shared", nugget="estimate", prior="inverse_gamma"),
+    Layer(width=1, prior=Independent(Gamma(2.0, 1.0)), **SMOOTH),
+    Layer(lengthscale="shared", nugget="estimate", prior="inverse_gamma", **SMOOTH),
 ]
 MAKERS = {
     "gp": GP,
-    "dgp": lambda: DGP(**SMALL, **FEW),
-    "full_bayes": lambda: DGP(
-        **SMALL, **FEW, inference="full_bayes", random_state=np.random.RandomState(3)
+    "dgp": lambda: DGP(**SMALL, **SMOOTH),  # one of the networks of the emulator
+    "full_bayes_of_layers": lambda: DGP(
+        layers=LAYERS, n_chains=2, n_iter=3, n_imputations=2, verbose=False,
+        inference="full_bayes", random_state=np.random.RandomState(3),
     ),
-    "layers": lambda: DGP(layers=LAYERS, n_chains=2, n_iter=3, verbose=False),
     "emulator": lambda: Emulator(**SMALL),
 }  # fmt: skip
 
@@ -56,16 +58,27 @@ def data():
     return pd.DataFrame(x, columns=["width", "depth"]), pd.Series(curve(x), name="force"), at
 
 
+@pytest.fixture(scope="module")
+def fit(data):
+    """One fit of each kind: a test that changes it copies it first."""
+
+    @functools.cache
+    def of_kind(name):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return MAKERS[name]().fit(*data[:2])
+
+    return of_kind
+
+
 @pytest.fixture(scope="module", params=list(MAKERS))
-def fitted(request, data):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        return MAKERS[request.param]().fit(*data[:2])
+def fitted(request, fit):
+    return fit(request.param)
 
 
 @pytest.fixture(scope="module")
-def gp(data):
-    return GP().fit(*data[:2])
+def gp(fit):
+    return fit("gp")
 
 
 @pytest.fixture
@@ -127,14 +140,15 @@ def test_nothing_of_the_posterior_is_forgotten(fitted, tmp_path):
     assert_same(deepemu.load(tmp_path / "it.deepemu").posterior_.on(machine), fitted.posterior_)
 
 
-def test_a_loaded_emulator_grows_as_the_original_does(data, tmp_path):
+def test_a_loaded_emulator_grows_as_the_original_does(fit, data, tmp_path):
+    original, at, new = copy.deepcopy(fit("dgp")), frame(data[2]), data[2][:2]
+    deepemu.save(original, tmp_path / "it.deepemu")
+    loaded, before = deepemu.load(tmp_path / "it.deepemu"), original.predict(at)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        original = DGP(**SMALL, **FEW).fit(*data[:2])
-        deepemu.save(original, tmp_path / "it.deepemu")
-        loaded, at = deepemu.load(tmp_path / "it.deepemu"), frame(data[2])
         for each in (original, loaded):
-            each.update(at, curve(data[2]))
+            each.update(frame(new), curve(new))
+    assert np.all(original.predict(at) != before)
     np.testing.assert_array_equal(loaded.predict(at), original.predict(at))
     np.testing.assert_array_equal(loaded.loo(), original.loo())
 
@@ -163,7 +177,7 @@ def test_another_process_predicts_the_same(file, gp, data):
 def test_a_file_of_a_gpu_predicts_the_same_without_one(data, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        fitted = DGP(**SMALL, **FEW, device="gpu").fit(*data[:2])
+        fitted = DGP(**SMALL, device="gpu").fit(*data[:2])
     deepemu.save(fitted, tmp_path / "it.deepemu")
     found = predicted_by_another_process(tmp_path / "it.deepemu", data[2], JAX_PLATFORMS="cpu")
     expected = fitted.set_params(device="cpu").predict(frame(data[2]), return_std=True)
@@ -296,13 +310,13 @@ def test_a_class_of_the_users_own_cannot_be_saved_and_the_old_file_stays(file, d
     assert file.read_bytes() == before
 
 
-def test_objects_of_others_cannot_be_saved_and_the_old_file_stays(file, data):
+def test_objects_of_others_cannot_be_saved_and_the_old_file_stays(file, gp):
     @dataclasses.dataclass(frozen=True)
     class Mine(Gamma):
         pass
 
     before = file.read_bytes()
-    emulator = GP(prior=Independent(Mine(2.0, 1.0))).fit(*data[:2])
+    emulator = copy.deepcopy(gp).set_params(prior=Independent(Mine(2.0, 1.0)))
     with pytest.raises(InputError, match="Mine, which cannot be saved"):
         deepemu.save(emulator, file)
     assert file.read_bytes() == before
