@@ -1,5 +1,8 @@
 """The user's description of a network, its translation, and fits of networks of many shapes."""
 
+import functools
+import itertools
+
 import mpmath
 import numpy as np
 import pytest
@@ -88,28 +91,45 @@ def problem():
     return x, np.sin(5 * x[:, 0]) + x[:, 1]
 
 
-LAST = {"scale": "estimate", **SMOOTH}
+PAPER = {"lengthscale": "shared", "connect_input": False, **SMOOTH}
+NOT_CONNECTED = "wider than the inputs and not connected"
 NETWORKS = {
-    "three layers": [Layer(width=2, **SMOOTH), Layer(width=1, **SMOOTH), Layer(**LAST)],
-    "kernels differ": [
-        Layer(width=1, prior="none", **SMOOTH),
+    "three layers of two kernels": [
+        Layer(width=2, prior="none", **SMOOTH),
+        Layer(width=1, prior="inverse_gamma", **SMOOTH),
         Layer(kernel="matern32", prior="reference", scale="estimate"),
     ],
-    "not connected": [
-        Layer(width=2, lengthscale="shared", prior="inverse_gamma", **SMOOTH),
-        Layer(connect_input=False, **LAST),
+    NOT_CONNECTED: [Layer(width=3, **PAPER), Layer(**PAPER)],
+    "some columns are read": [
+        Layer(width=1, reads=[[0]], scale=2.0, nugget=1e-4, **SMOOTH),
+        Layer(reads=[[0, 1]], scale=3.0, nugget=1e-5, **SMOOTH),  # of [hidden | first, second]
     ],
-    "wider than the inputs": [Layer(width=3, **SMOOTH), Layer(connect_input=False, **LAST)],
 }
 
 
-@pytest.mark.parametrize("name", NETWORKS)
-def test_networks_of_many_shapes_interpolate(name, problem):
+def two_outputs(x, y):
+    return np.column_stack([y, 1e4 * np.cos(3 * x[:, 1]) - 5e6])
+
+
+@pytest.fixture(scope="module")
+def fit(problem):
     x, y = problem
-    emulator = DGP(layers=NETWORKS[name], **SMALL).fit(x, y)
-    mean, std = emulator.predict(x, return_std=True)
-    np.testing.assert_allclose(mean, y, atol=0.02)
-    assert np.all(std < 0.1) and np.all(std > 0)
+
+    @functools.cache
+    def of_network(name):
+        changed = {"some columns are read": np.sin(5 * x[:, 0]), NOT_CONNECTED: two_outputs(x, y)}
+        return DGP(layers=NETWORKS[name], **SMALL).fit(x, changed.get(name, y))
+
+    return of_network
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_networks_of_many_shapes_interpolate(name, fit, problem):
+    emulator, x = fit(name), problem[0]
+    y = emulator.training_outputs
+    mean, std = (each.reshape(y.shape) for each in emulator.predict(x, return_std=True))
+    assert np.all(np.abs(mean - y) < 0.02 * y.std(axis=0))
+    assert np.all(std < 0.1 * y.std(axis=0)) and np.all(std > 0)
     assert len(emulator.trace_["lengthscale"]) == len(NETWORKS[name])
 
 
@@ -121,8 +141,8 @@ def test_depth_and_width_are_short_for_layers():
 
 def test_the_settings_of_the_paper_train(problem):
     """With brackets of the full circle, written as infinite."""
-    x, y = problem
-    emulator = DGP.paper(n_iter=5, n_sweeps=2, n_imputations=2).fit(x, y)
+    x, y = problem[0], two_outputs(*problem)
+    emulator = DGP.paper(width=3, n_iter=5, n_sweeps=2, n_imputations=2).fit(x, y)
     assert emulator.score(x, y) > 0.99
     first, second = emulator.posterior_.structures[0].imputed.members.latents[0][0, :, :12]
     assert np.all(np.isfinite(first)) and np.all(first != second)
@@ -135,12 +155,8 @@ def test_the_default_width_is_that_of_the_inputs_up_to_six():
     assert len(DGP(depth=1)._layers(2)) == 1
 
 
-def test_a_column_that_is_not_read_has_no_influence(problem):
-    x, _ = problem
-    y = np.sin(5 * x[:, 0])
-    hidden = Layer(width=1, reads=[[0]], **SMOOTH)
-    layers = [hidden, Layer(reads=[[0, 1]], **LAST)]  # of [hidden | first input, second input]
-    emulator = DGP(layers=layers, **SMALL).fit(x, y)
+def test_a_column_that_is_not_read_has_no_influence(fit, problem):
+    emulator, (x, _) = fit("some columns are read"), problem
     moved = x + [0.0, 7.0]
     np.testing.assert_array_equal(
         emulator.predict(moved, return_std=True), emulator.predict(x, return_std=True)
@@ -148,29 +164,23 @@ def test_a_column_that_is_not_read_has_no_influence(problem):
     assert np.all(emulator.predict(x + [0.05, 0.0]) != emulator.predict(x))
 
 
-def test_a_shared_lengthscale_is_one_number(problem):
-    emulator = DGP(layers=NETWORKS["not connected"], **SMALL).fit(*problem)
-    hidden = emulator.trace_["lengthscale"][0]
-    np.testing.assert_array_equal(hidden[..., 0], hidden[..., 1])
-    own = emulator.trace_["lengthscale"][1]
+def test_a_shared_lengthscale_is_one_number(fit):
+    for shared in fit(NOT_CONNECTED).trace_["lengthscale"]:
+        np.testing.assert_array_equal(shared, shared[..., :1] + np.zeros(shared.shape[-1]))
+    own = fit("three layers of two kernels").trace_["lengthscale"][2]
     assert np.all(own[..., 0] != own[..., 1])
 
 
-def test_a_fixed_scale_and_nugget_stay_where_they_are(problem):
-    layers = [
-        Layer(width=1, scale=2.0, nugget=1e-4, **SMOOTH),
-        Layer(scale=3.0, nugget=1e-5, **SMOOTH),
-    ]
-    emulator = DGP(layers=layers, **SMALL).fit(*problem)
+def test_a_fixed_scale_and_nugget_stay_where_they_are(fit):
+    emulator = fit("some columns are read")
     for name, values in (("scale", (2.0, 3.0)), ("nugget", (1e-4, 1e-5))):
         for path, value in zip(emulator.trace_[name], values, strict=True):
             np.testing.assert_allclose(path, value)
 
 
-def test_a_network_of_several_outputs(problem):
-    x, y = problem
-    both = np.column_stack([y, 1e4 * np.cos(3 * x[:, 1]) - 5e6])
-    emulator = DGP(width=1, **SMALL, **SMOOTH).fit(x, both)
+def test_a_network_of_several_outputs(fit, problem):
+    x, both = problem[0], two_outputs(*problem)
+    emulator = fit(NOT_CONNECTED)
     mean, std = emulator.predict(x, return_std=True)
     assert mean.shape == std.shape == (12, 2)
     assert np.all(np.abs(mean - both) < 0.02 * both.std(axis=0))
@@ -208,15 +218,15 @@ def test_the_smallest_nugget_leaves_the_variance_its_digits(kernel):
     lengthscale, scale = emulator.trace_["lengthscale"][0][0, 0, 0], emulator.trace_["scale"][0]
     core, core_at = (emulator.posterior_.runs.scale.to_core(each) for each in (x, at))
     _, std = emulator.predict(at, return_std=True)
-    exact = np.array([exact_variance(kernel, core, one, lengthscale, 1e-8) for one in core_at])
+    exact = exact_variances(kernel, core, core_at, lengthscale, 1e-8)
     unit = emulator.training_outputs.std() * np.sqrt(scale.item())
     np.testing.assert_allclose(std / unit, np.sqrt(exact), rtol=1e-3)
     draws = emulator.sample_y(at, 4000)
     np.testing.assert_allclose(draws.std(axis=1), std, rtol=0.06)  # five standard errors
 
 
-def exact_variance(kernel, x, at, lengthscale, nugget):
-    """1 + η - rᵀ(R + ηI)⁻¹r in mpmath."""
+def exact_variances(kernel, x, at, lengthscale, nugget):
+    """1 + η - rᵀ(R + ηI)⁻¹r for each row of ``at``, in mpmath."""
     with mpmath.workdps(60):
         square_root = mpmath.sqrt(5)
 
@@ -229,8 +239,15 @@ def exact_variance(kernel, x, at, lengthscale, nugget):
                 product *= smooth if kernel == "squared_exponential" else rough
             return product
 
-        matrix = mpmath.matrix([[correlation(a, b) for b in x] for a in x])
-        matrix += mpmath.mpf(nugget) * mpmath.eye(len(x))
-        cross = mpmath.matrix([correlation(a, at) for a in x])
-        explained = (cross.T * mpmath.lu_solve(matrix, cross))[0]
-        return float(1 + mpmath.mpf(nugget) - explained)
+        matrix = mpmath.eye(len(x)) * (1 + mpmath.mpf(nugget))
+        for i, j in itertools.combinations(range(len(x)), 2):
+            matrix[i, j] = matrix[j, i] = correlation(x[i], x[j])
+        lower = mpmath.cholesky(matrix)
+        found = []
+        for row in at:
+            whitened = []  # forward substitution
+            for i, one in enumerate(x):
+                below = mpmath.fdot((lower[i, j], whitened[j]) for j in range(i))
+                whitened.append((correlation(one, row) - below) / lower[i, i])
+            found.append(float(1 + mpmath.mpf(nugget) - mpmath.fdot(whitened, whitened)))
+        return np.array(found)
