@@ -13,12 +13,13 @@ from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, InputError
 
-SHORT = {"n_iter": 4, "n_sweeps": 2, "n_imputations": 2, "verbose": False}
+SHORT = {"n_iter": 4, "width": 1, "verbose": False}
+FEW = {"width": 2, "n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
 MAKERS = {
     "gp": lambda: GP("squared_exponential", nugget=1e-4),
-    "stacked": lambda: DGP(n_chains=4, **SHORT),
-    "unconnected": lambda: DGP(n_chains=2, connect_input=False, stacking=False, **SHORT),
-    "emulator": lambda: Emulator(n_chains=4, n_iter=4, verbose=False),
+    "stacked": lambda: DGP(n_chains=4, **SHORT),  # one of the networks of the emulator
+    "unconnected": lambda: DGP(connect_input=False, **(SHORT | FEW)),
+    "emulator": lambda: Emulator(n_chains=4, **SHORT),
 }  # fmt: skip
 LEVELS = (0.01, 0.3, 0.5, 0.975)
 MOST_ERRORS = 5.0  # standard errors of a Monte Carlo estimate
