@@ -4,12 +4,26 @@ import dataclasses
 
 import jax
 import numpy as np
+import pytest
 
 from deepemu import DGP
 from deepemu.core.distributions import Gaussian
 from deepemu.core.predict import Predicted
 from deepemu.ensembles import prediction
 from deepemu.posterior.stacking import Stacked
+
+
+@pytest.fixture(scope="module")
+def problem():
+    x = np.random.default_rng(0).random((12, 2))
+    return x, np.sin(5 * x[:, 0])
+
+
+@pytest.fixture(scope="module")
+def emulator(problem):
+    """Three chains with six imputations each."""
+    settings = {"n_chains": 3, "n_iter": 2, "n_sweeps": 1, "n_imputations": 6, "n_jobs": 1}
+    return DGP(kernel="squared_exponential", width=1, **settings).fit(*problem)
 
 
 def test_chunks_cover_all_rows_in_order():
@@ -21,20 +35,15 @@ def test_chunks_cover_all_rows_in_order():
     assert [int(n) for _, n in prediction._chunks(x[:7], (2, 3))] == [6, 1]
 
 
-def test_predictions_do_not_depend_on_the_size_of_chunks(rng, monkeypatch):
-    x = rng.random((12, 2))
-    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
-    at = np.vstack([x[:4], rng.random((7, 2))])
+def test_predictions_do_not_depend_on_the_size_of_chunks(emulator, problem, rng, monkeypatch):
+    at = np.vstack([problem[0][:4], rng.random((7, 2))])
     whole = emulator.predict(at, return_std=True)
     monkeypatch.setattr(prediction, "CPU_BLOCKS", (2, 3))
     # Weights of the order of 1 / nugget round differently in matrix products of another shape.
     np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-6)
 
 
-def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
-    x = rng.random((12, 2))
-    settings = {"n_chains": 2, "n_iter": 2, "n_sweeps": 1, "n_imputations": 2, "n_jobs": 1}
-    emulator = DGP(**settings).fit(x, np.sin(5 * x[:, 0]))
+def test_rows_that_a_level_does_not_suit_go_on_to_the_next(emulator, rng, monkeypatch):
     at, seen = rng.random((40, 2)), []
     runs = emulator.posterior_.runs
     unsuited = {tuple(each) for each in runs.scale.to_core(at)[::3]}
@@ -48,15 +57,14 @@ def test_rows_that_a_level_does_not_suit_go_on_to_the_next(rng, monkeypatch):
         return Predicted(found.latents, shifted, accurate[None])
 
     expected = emulator.predict(at)
+    monkeypatch.setattr(prediction.predict, "n_levels", lambda network: 3)
     monkeypatch.setattr(prediction, "_at_level", partly_unsuited)
     shifted = (emulator.predict(at) - expected) / runs.sites.units.size[0]
     np.testing.assert_allclose(shifted, np.where(np.arange(40) % 3 == 0, 2.0, 0.0), atol=1e-7)
-    assert seen == [(0, 40), (1, 14), (2, 14)] * 2
+    assert seen == [(0, 40), (1, 14), (2, 14)] * 3
 
 
-def test_chains_without_weight_do_not_count(rng):
-    x = rng.random((12, 2))
-    emulator = DGP(n_chains=3, n_iter=2, n_sweeps=1, n_imputations=2).fit(x, np.sin(5 * x[:, 0]))
+def test_chains_without_weight_do_not_count(emulator, rng):
     at, weights = rng.random((7, 2)), np.array([0.75, 0.0, 0.25])
 
     def weighted(of_chains):
@@ -70,15 +78,13 @@ def test_chains_without_weight_do_not_count(rng):
     np.testing.assert_allclose(mixed.mean, (w * means).sum(0), rtol=1e-12)
     second = (w * (variances + means**2)).sum(0)
     np.testing.assert_allclose(mixed.var, second - mixed.mean**2, rtol=1e-9)
-    assert len(weighted(weights).members(at).weights) == 4  # two imputations of two chains
+    assert len(weighted(weights).members(at).weights) == 12  # six imputations of two chains
 
 
-def test_members_go_to_the_device_in_equal_parts(rng, monkeypatch):
-    x = rng.random((12, 2))
-    emulator = DGP(n_chains=1, n_iter=2, n_sweeps=1, n_imputations=6).fit(x, np.sin(5 * x[:, 0]))
+def test_members_go_to_the_device_in_equal_parts(emulator, rng, monkeypatch):
     at = rng.random((7, 2))
     together = emulator.predict(at, return_std=True)
-    ((group,),) = [of.groups for of, _ in emulator.posterior_._chains]
+    (group,), *_ = (of.groups for of, _ in emulator.posterior_._chains)
     one = sum(leaf.nbytes for leaf in jax.tree.leaves(group.members)) // 6
     for room, expected in ((0, 1), (one, 1), (5 * one, 3), (6 * one, 6)):
         monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", room)
