@@ -164,7 +164,7 @@ def test_a_nugget_that_says_how_much_noise_there_is_is_taken_at_its_word(given, 
 
 @pytest.mark.parametrize("n", [2, 3, 7])
 def test_few_rows_get_plain_processes_only(n):
-    x = np.linspace(0, 1, n)[:, None]
+    x = np.column_stack([np.linspace(0, 1, n), np.linspace(1, 0, n)])
     emulator = fit(x, x[:, 0] ** 2)
     assert len(emulator.posterior_.structures) == 2
     mean, _ = emulator.loo()
@@ -343,9 +343,9 @@ def test_a_node_that_is_constant_is_no_copy(rng):
     np.testing.assert_array_equal(_copies(made_up(x, np.ones((10, 1)))), [False])
 
 
-def test_a_ctrl_c_ends_the_race(monkeypatch):
+def test_a_ctrl_c_ends_the_race(rng, monkeypatch):
     """What is trained by then is stacked; no other structure begins."""
-    x = np.linspace(0, 1, 16)[:, None]
+    x = rng.random((16, 2))
     train, ran = DeepGP.train, []
 
     def interrupted(self, *arguments):
@@ -362,7 +362,7 @@ def test_a_ctrl_c_ends_the_race(monkeypatch):
 
 @pytest.mark.parametrize("n_chains", [5, 6])
 def test_later_chains_of_a_race_leave_out_a_quarter_too(rng, n_chains):
-    x = rng.random((16, 1))
+    x = rng.random((16, 2))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         emulator = Emulator(n_chains=n_chains, n_iter=4, width=1).fit(x, np.sign(x[:, 0] - 0.5))
