@@ -111,9 +111,9 @@ def test_a_failed_refit_leaves_the_data_of_the_last_fit(problem):
     np.testing.assert_allclose(emulator.predict(x), y, atol=5e-3)
 
 
-def test_a_refit_that_fails_in_stacking_changes_nothing(stacked, line, monkeypatch):
-    x, y = line
-    emulator = copy.deepcopy(stacked)
+def test_a_refit_that_fails_in_stacking_changes_nothing(gp, problem, monkeypatch):
+    x, y = problem
+    emulator = copy.deepcopy(gp)
     before = emulator.predict(x, return_std=True)
 
     def fail(*arguments):
