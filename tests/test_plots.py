@@ -27,7 +27,8 @@ from deepemu.plots.figures import (
     plot_weights,
 )
 
-SMALL = {"n_chains": 4, "n_iter": 6, "n_sweeps": 2, "n_imputations": 3, "verbose": False}
+SMALL = {"n_chains": 4, "n_iter": 6, "n_sweeps": 2, "n_imputations": 5, "verbose": False}
+SMOOTH = {"kernel": "squared_exponential"}
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,8 @@ def surface():
     y = np.column_stack([np.sin(5 * x[:, 0]) + x[:, 1], x[:, 0]])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        emulator = DGP(layers=[Layer(2), Layer(1), Layer()], **SMALL).fit(x, y)
+        layers = [Layer(2, **SMOOTH), Layer(1, **SMOOTH), Layer(**SMOOTH)]
+        emulator = DGP(layers=layers, **SMALL).fit(x, y)
     return emulator.name_columns(["width", "depth"], ["force", "heat"])
 
 
@@ -191,7 +193,7 @@ def test_bars_are_the_votes_of_chains(surface):
     ax = plot_weights(surface)
     widths = np.concatenate([[bar.get_width() for bar in row] for row in ax.containers])
     np.testing.assert_allclose(np.sort(widths), np.sort(surface.weights_), atol=1e-12)
-    assert ax.get_yticklabels()[0].get_text() == "DGP, 3 layers, matern52 (4)"
+    assert ax.get_yticklabels()[0].get_text() == "DGP, 3 layers, squared exponential (4)"
 
 
 def test_traces_are_lengthscales_on_their_own_scale(surface):
