@@ -29,7 +29,7 @@ test: $(VENV)/.installed-dev
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
 	$(BUILD_SITE)
-	$(RUN) -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist loadfile
+	$(RUN) -m pytest -m "not slow" --numprocesses auto --maxprocesses 4 --dist worksteal
 
 # What takes a program of a minute to compile.
 slow: $(VENV)/.installed-dev

@@ -12,7 +12,7 @@ line per trial) and ``paper_predictions.npz`` (predictions that the figures need
 
 Methods: ``gp`` is a plain process with the robust prior; ``si`` and ``si-ic`` are stochastic
 imputation with the settings of the paper; ``fb`` samples the parameters too, with the same network
-and one chain; ``default`` is ``DGP()``, several chains that vote; ``default-se`` is the same with
+and one chain; ``default`` is ``DGP()``, several weighted chains; ``default-se`` is the same with
 the paper's kernel, which tells what chains do from what kernels do; ``emulator`` is ``Emulator()``.
 With ``--device gpu`` the trials of ``si``, ``si-ic`` and ``fb`` are the chains of one fit each, in
 step, and the others one fit each; times are not measured then.

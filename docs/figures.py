@@ -218,8 +218,8 @@ def idea_chains() -> Figure:
     return entitled(figure, "four chains, each alone", "the mixture of eight")
 
 
-def idea_votes() -> Figure:
-    """Left-out runs, and the votes that they give."""
+def idea_weights() -> Figure:
+    """Held-out runs, and the weights that they give."""
     figure, (left, right) = plt.subplots(
         1, 2, figsize=(9.4, 3.6), layout="constrained", width_ratios=[1, 1.15]
     )
@@ -266,7 +266,7 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     "idea-slice": idea_slice,
     "idea-linked": idea_linked,
     "idea-chains": idea_chains,
-    "idea-votes": idea_votes,
+    "idea-weights": idea_weights,
     "plot-fit": lambda: figure_of(figures.plot_fit(cliff_emulator())),
     "plot-slices": lambda: figure_of(figures.plot_slices(compressor_emulator())),
     "plot-surface": lambda: figure_of(figures.plot_surface(compressor_emulator())),

@@ -45,7 +45,7 @@ def fitted(problem):
 # --- an emulator like others -----------------------------------------------------------------
 
 
-def test_votes_sum_to_one_and_plain_processes_are_in(fitted):
+def test_weights_sum_to_one_and_plain_processes_are_in(fitted):
     lines = fitted.summary().lines
     labels = [line.label for line in lines]
     assert labels[:2] == ["GP, matern52", "GP, squared exponential"]

@@ -117,10 +117,10 @@ def test_a_refit_that_fails_in_stacking_changes_nothing(gp, problem, monkeypatch
     before = emulator.predict(x, return_std=True)
 
     def fail(*arguments):
-        raise RuntimeError("no votes")
+        raise RuntimeError("no weights")
 
     monkeypatch.setattr("deepemu.estimators.base.stack", fail)
-    with pytest.raises(RuntimeError, match="no votes"):
+    with pytest.raises(RuntimeError, match="no weights"):
         emulator.fit(x, 1000 * y + 5)
     np.testing.assert_array_equal(emulator.predict(x, return_std=True), before)
 

@@ -189,7 +189,7 @@ def test_the_profile_is_normalised():
     np.testing.assert_allclose(points.get_array(), [0.25, 0.5, 1.0])
 
 
-def test_bars_are_the_votes_of_chains(surface):
+def test_bars_are_the_weights_of_chains(surface):
     ax = plot_weights(surface)
     widths = np.concatenate([[bar.get_width() for bar in row] for row in ax.containers])
     np.testing.assert_allclose(np.sort(widths), np.sort(surface.weights_), atol=1e-12)

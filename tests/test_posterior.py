@@ -52,7 +52,7 @@ def emulators(runs):
         warnings.simplefilter("ignore", ConvergenceWarning)
         outputs = {name: y if name == "unconnected" else y[:, 0] for name in MAKERS}
         found = {name: make().fit(x, outputs[name]) for name, make in MAKERS.items()}
-    # Whatever the votes are, plain and deep structures have weights.
+    # Whatever the weights are, plain and deep structures have weights.
     posterior = found["emulator"].posterior_
     n_chains = len(posterior.stacked.weights)
     equal = dataclasses.replace(posterior.stacked, weights=np.full(n_chains, 1 / n_chains))

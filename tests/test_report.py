@@ -65,7 +65,7 @@ def test_the_line_of_the_mixture_is_the_score_of_held_out_predictions(fitted, pr
     assert line.coverage == pytest.approx(sum(inside) / 24)
 
 
-def test_weights_are_votes(fitted):
+def test_weights_are_weights(fitted):
     found = fitted.summary()
     *structures, mixture = found.lines
     assert [line.n_chains for line in structures] == [5, 1, 1]
@@ -78,7 +78,7 @@ def test_weights_are_votes(fitted):
 
 
 def test_the_line_of_a_structure_is_the_score_of_its_chains_alone(fitted, problem):
-    """Also of one that has lost its vote: it is scored, but never asked."""
+    """Also of one that has lost its weight: it is scored, but never asked."""
     y = (problem[1] - problem[1].mean()) / problem[1].std()
     for place in (1, 2):  # a plain GP: one chain, no mixture
         moments = fitted.posterior_.structures[place].held_out.latents
@@ -226,7 +226,7 @@ def test_agreeing_chains_have_an_rhat_of_one():
 
 
 def test_a_single_voice_is_not_taken_for_nothing_held_out():
-    """With all votes there is no R-hat, but there are scores, weights and a scale."""
+    """With all the weights there is no R-hat, but there are scores, weights and a scale."""
     y = np.random.default_rng(0).normal(size=(30, 1))
     text = str(report_of(y, 1.0))
     assert "Nothing was held out" not in text

@@ -1,4 +1,4 @@
-"""Votes of chains and the scale of the error bars, against loops and numbers known beforehand."""
+"""Weights of chains and the scale of the error bars, against loops and numbers known beforehand."""
 
 import itertools
 from types import SimpleNamespace
@@ -82,11 +82,11 @@ def gaps(rng, n_chains, n):
     return mask
 
 
-# --- votes -----------------------------------------------------------------------------------
+# --- weights ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("n_steps", [1, 3, 10])
-def test_votes_are_the_em_algorithm_of_stacking(rng, n_steps):
+def test_weights_are_the_em_algorithm_of_stacking(rng, n_steps):
     log_density = rng.normal(size=(4, 15))
     everywhere = np.ones((4, 15), bool)
     found = stacking.stacking_weights(log_density[..., None], everywhere, n_steps)
@@ -94,7 +94,7 @@ def test_votes_are_the_em_algorithm_of_stacking(rng, n_steps):
 
 
 @pytest.mark.parametrize("n_steps", [1, 3, 10])
-def test_votes_with_gaps_are_those_of_loops(rng, n_steps):
+def test_weights_with_gaps_are_those_of_loops(rng, n_steps):
     log_density, mask = rng.normal(size=(4, 15)), gaps(rng, 4, 15)
     found = stacking.stacking_weights(log_density[..., None], mask, n_steps)
     np.testing.assert_allclose(found, em_with_gaps(log_density, mask, n_steps), rtol=1e-10)
@@ -185,7 +185,7 @@ def test_the_mixture_of_the_unaware_is_that_of_loops(rng):
             assert mixed.var[i, c] == pytest.approx(second - first**2, rel=1e-6)
 
 
-def test_chains_without_votes_count_the_same_where_no_other_is_unaware(rng):
+def test_chains_without_weights_count_the_same_where_no_other_is_unaware(rng):
     mean, var = rng.normal(size=(3, 2, 1)), np.ones((3, 2, 1))
     mask = np.array([[True, False], [False, True], [False, True]])
     held_out = HeldOut(Gaussian(mean, var), mask)
@@ -193,7 +193,7 @@ def test_chains_without_votes_count_the_same_where_no_other_is_unaware(rng):
     np.testing.assert_allclose(mixed.mean[:, 0], [mean[0, 0, 0], mean[1:, 1, 0].mean()])
 
 
-def test_chains_that_have_all_lost_their_votes_still_have_a_mixture(rng):
+def test_chains_that_have_all_lost_their_weights_still_have_a_mixture(rng):
     """The line of a report on a structure that is not asked."""
     mean, var = rng.normal(size=(2, 3, 1)), np.ones((2, 3, 1))
     held_out = HeldOut(Gaussian(mean, var), np.ones((2, 3), bool))
@@ -347,7 +347,7 @@ def test_members_share_the_weight_of_their_chain():
 
 @pytest.mark.parametrize("n", [8, 9, 12])
 def test_a_chain_that_has_seen_all_rows_of_a_vote_keeps_its_weight(n, rng):
-    """Few rows: a fold may lie within a group, whose vote then knows nothing of some chains."""
+    """Few rows: a fold may lie within a group, whose weight then knows nothing of some chains."""
 
     for seed in range(40):
         mask = np.vstack([held_out_sites(seed, n, 4, 4), np.ones((1, n), bool)])
@@ -373,6 +373,6 @@ def test_an_output_that_does_not_vary_has_no_vote(rng):
     assert weights[0] > 0.6 and alone[0] > 0.9
 
 
-def test_more_than_a_thousand_equal_chains_keep_their_votes():
+def test_more_than_a_thousand_equal_chains_keep_their_weights():
     weights = stacking.stacking_weights(np.zeros((1500, 4, 1)), np.ones((1500, 4), bool))
     np.testing.assert_allclose(weights, 1 / 1500)

@@ -63,7 +63,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("held out", folds.HeldOut, "latents mask"),
     ("layer", layers.Layer, "width kernel lengthscale connect_input reads prior scale nugget "
                             "sources name"),
-    ("line", summary.Line, "label votes crps log_score coverage"),
+    ("line", summary.Line, "label votes=weights crps log_score coverage"),
     ("mixing", summary.Mixing, "label n_iterations rhat effective angle evaluations"),
     (
         "report",

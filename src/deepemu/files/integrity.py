@@ -132,5 +132,5 @@ def _require_words(found: Report) -> None:
     str(found)
     for line in found.lines:
         numbers = [each for each in (line.crps, line.log_score, line.coverage) if each is not None]
-        if not isinstance(line.label, str) or not np.all(np.isfinite([*line.votes, *numbers])):
+        if not isinstance(line.label, str) or not np.all(np.isfinite([*line.weights, *numbers])):
             raise ValueError("a line of the report is not a name and numbers")

@@ -177,10 +177,10 @@ def plot_weights(emulator: BaseEmulator, ax: Axes | None = None) -> Axes:
     ax = _axes(ax)
     lines = emulator.summary().lines[:-1]
     for place, line in enumerate(lines):
-        ends = np.cumsum(line.votes)
-        starts = ends - line.votes
+        ends = np.cumsum(line.weights)
+        starts = ends - line.weights
         colours = [OF_CHAINS[k % len(OF_CHAINS)] for k in range(len(starts))]
-        ax.barh(place, line.votes, left=starts, color=colours, edgecolor="white", height=0.7)
+        ax.barh(place, line.weights, left=starts, color=colours, edgecolor="white", height=0.7)
         ax.annotate(f" {line.weight:.2f}", (line.weight, place), va="center", fontsize=9)
     ax.set_yticks(range(len(lines)), [f"{line.label} ({line.n_chains})" for line in lines])
     ax.invert_yaxis()

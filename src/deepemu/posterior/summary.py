@@ -26,21 +26,21 @@ ROWS_PER_INPUT = 10
 
 @dataclass(frozen=True)
 class Line:
-    """A structure, or the mixture: the weights of its chains (``votes``), and held-out scores."""
+    """A structure, or the mixture: the weights of its chains, and held-out scores."""
 
     label: str
-    votes: tuple[float, ...]
+    weights: tuple[float, ...]
     crps: float | None = None
     log_score: float | None = None
     coverage: float | None = None
 
     @property
     def n_chains(self) -> int:
-        return len(self.votes)
+        return len(self.weights)
 
     @property
     def weight(self) -> float:
-        return sum(self.votes)
+        return sum(self.weights)
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def _rhat_in_words(report: Report) -> str:
 def _weights_in_words(report: Report) -> list[str]:
     several = [line for line in report.lines[:-1] if line.n_chains > 1]
     return [
-        f"Weights of {line.label}: " + ", ".join(f"{w:.3f}" for w in line.votes) + "."
+        f"Weights of {line.label}: " + ", ".join(f"{w:.3f}" for w in line.weights) + "."
         for line in several
     ]
 
