@@ -16,7 +16,7 @@ X = np.random.default_rng(1).random((12, 2))
 
 def layers(kernel, depth, connect_input):
     """In two layers the second output does not read the second hidden column."""
-    hidden = [Layer(4 - depth, kernel, connect_input=connect_input) for _ in range(depth - 1)]
+    hidden = [Layer(2, kernel, connect_input=connect_input) for _ in range(depth - 1)]
     inputs = [2, 3] if connect_input else []
     reads = [[0, 1, *inputs], [0, *inputs[1:]]] if depth == 2 else None
     last = Layer(kernel=kernel, connect_input=connect_input, nugget=1e-3, reads=reads)
@@ -87,12 +87,15 @@ def test_gradient_of_the_emulator_is_in_user_units(emulator, at, by_host):
 
     A column that a node does not read has variance zero in lengthscales, at which a square root has
     no slope. A difference quotient is known to about STEP² of the third derivative, and to the
-    round-off of the moments over STEP.
+    round-off of the moments over STEP, which is larger for three layers.
     """
     for found, values, slopes in zip(emulator.gradient(at), *by_host, strict=True):
         assert found.shape == (4, 2, 2)
-        scale = np.abs(values).max()
-        np.testing.assert_allclose(found * SPAN, slopes * SPAN, rtol=1e-5, atol=1e-6 * scale)
+        if len(emulator.layers) == 3:
+            size = np.abs(slopes * SPAN).max() + values.max()
+        else:
+            size = np.ptp(values, axis=0)[:, None]  # of each output, whatever its offset
+        np.testing.assert_allclose(found * SPAN / size, slopes * SPAN / size, rtol=1e-5, atol=1e-6)
 
 
 # Both modes take the rule of `moments` itself; through Matern layers they take minutes to compile.
