@@ -125,8 +125,7 @@ def test_a_free_nugget_and_one_layer_are_sampled_too():
 
 
 def test_a_step_is_emulated():
-    changes = {"n_chains": 4, "n_iter": 150, "n_sweeps": 5, "n_imputations": 5, "stacking": False}
-    settings = SMALL | changes
+    settings = SMALL | {"n_chains": 4, "n_iter": 150, "n_sweeps": 5, "n_imputations": 5}
     mean, std = DGP(**settings).fit(X, Y).predict(AT, return_std=True)
     truth = np.where(AT[:, 0] < 0.5, -1.0, 1.0)
     flat = np.abs(AT[:, 0] - 0.5) > 0.1
