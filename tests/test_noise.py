@@ -18,7 +18,7 @@ def test_an_estimated_nugget_recovers_the_noise(n_replicates):
     rng = np.random.default_rng(5)
     x = np.repeat(np.linspace(0, 1, 48 // n_replicates), n_replicates)[:, None]
     y = 10 * np.sin(6 * x[:, 0]) + rng.normal(0, 1.5, 48)
-    emulator = GP("squared_exponential", nugget="estimate").fit(x, y)
+    emulator = GP(nugget="estimate").fit(x, y)
     assert noise_sd(emulator, y) == pytest.approx(1.5, rel=0.3)
     mean, std = emulator.predict(x, return_std=True)
     np.testing.assert_allclose(mean, 10 * np.sin(6 * x[:, 0]), atol=2.0)
