@@ -9,6 +9,7 @@ from deepemu.core.nodes import dense
 from deepemu.core.nodes.dense import Dense
 from deepemu.core.nodes.linked import Link
 from deepemu.core.nodes.node import Derivatives, Fit
+from deepemu.core.nodes.solver import Solver
 
 STEP = 1e-4
 
@@ -16,6 +17,8 @@ STEP = 1e-4
 @dataclass(frozen=True)
 class ByEigenvalues(Dense):
     """All that has to do with a factor of R; prediction needs only some root of R⁻¹."""
+
+    extend, extend_link = Solver.extend, Solver.extend_link  # a root cannot be extended by rows
 
     def factor(self, node, inputs, sites):
         return jnp.linalg.eigh(dense.correlation(node, inputs, sites))

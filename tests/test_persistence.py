@@ -423,6 +423,19 @@ def test_a_hostile_file_is_refused_in_one_sentence(file, name):
     assert str(file) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("sources", "message"),
+    [([-1, -1], "one of them twice"), ([-5], "not before it"), ([], "other columns")],
+    ids=["twice", "too early", "none"],
+)
+def test_a_network_whose_layers_do_not_fit_is_damage(tmp_path, sources, message):
+    file = Path(shutil.copy(WRITTEN / "format_2_dgp.deepemu", tmp_path / "it.deepemu"))
+    second = (*NETWORK, "fields", "layers", "tuple", 1, "fields", "sources")
+    rewritten(file, changed(*second, value={"tuple": sources}))
+    with pytest.raises(FileError, match=message):
+        deepemu.load(file)
+
+
 def test_numbers_that_are_not_finite_are_damage(file):
     with zipfile.ZipFile(file) as archive_:
         header = json.loads(archive_.read("header.json"))

@@ -5,6 +5,7 @@ import warnings
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from oracles import Process, gauss_hermite, in_standard_errors, through_inputs
 from scipy.optimize import brentq
@@ -12,6 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, InputError
+from deepemu.posterior import posterior as fits
 
 SHORT = {"n_iter": 4, "width": 1, "verbose": False}
 FEW = {"width": 2, "n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
@@ -410,3 +412,78 @@ def test_spreads_that_cannot_be_are_refused_in_one_sentence(emulators, at, wrong
 def test_rows_that_cannot_be_are_refused(emulators, ask, wrong):
     with pytest.raises(InputError, match="^X "):
         getattr(emulators["gp"].posterior_, ask)(wrong)
+
+
+def test_a_frame_must_have_the_columns_of_the_fit(runs):
+    x, y = runs
+    frame = pd.DataFrame(x, columns=["a", "b"])
+    posterior = GP("squared_exponential", nugget=1e-4).fit(frame, y[:, 0]).posterior_
+    assert np.all(posterior.moments(frame).mean == posterior.moments(x).mean)
+    for ask in (posterior.moments, posterior.gradient, posterior.sample):
+        with pytest.raises(InputError, match=r"X.columns is \['b', 'a'\]; it must be \['a', 'b'\]"):
+            ask(frame[["b", "a"]])
+
+
+def test_every_set_of_parameters_counts_at_uncertain_inputs(runs, at):
+    """A plain process with sampled parameters is a mixture: no closed form of one of them."""
+    settings = {"depth": 1, "inference": "full_bayes", "kernel": "squared_exponential"}
+    few = {"n_chains": 2, "n_iter": 4, "n_imputations": 3, "stacking": False, "nugget": 1e-4}
+    posterior = DGP(**settings, **few).fit(runs[0], runs[1][:, 0]).posterior_
+    known, nearly = posterior.moments(at), posterior.moments(at, input_std=1e-9)
+    np.testing.assert_allclose(nearly.mean, known.mean, rtol=1e-6)
+    np.testing.assert_allclose(nearly.std, known.std, rtol=1e-4)
+
+
+def test_the_smallest_nugget_keeps_its_digits_at_uncertain_inputs():
+    """Against the law of total variance with predictions at many known inputs."""
+    x = np.linspace(0, 1, 25)[:, None]
+    posterior = GP("squared_exponential", nugget=1e-8).fit(x, np.sin(3 * x[:, 0])).posterior_
+    at, spread = np.array([[0.33], [0.71]]), 1e-4
+    nodes, weights = np.polynomial.hermite_e.hermegauss(9)
+    weights = (weights / weights.sum())[:, None, None]
+    each = [posterior.moments(at + spread * node) for node in nodes]
+    mean, std = (np.stack([getattr(of, name) for of in each]) for name in ("mean", "std"))
+    centre = np.sum(weights * mean, axis=0)
+    expected = np.sqrt(np.sum(weights * (std**2 + (mean - centre) ** 2), axis=0))
+    np.testing.assert_allclose(posterior.moments(at, spread).std, expected, rtol=1e-4)
+
+
+def test_a_row_does_not_depend_on_what_is_uncertain_in_others(emulators, at):
+    posterior = emulators["emulator"].posterior_
+    spread = np.array([[0.0, 0.0], [0.05, 0.0], [0.05, 0.3], [0.0, 0.3]])
+    together = posterior.moments(at, spread)
+    for row in range(4):
+        alone = posterior.moments(at[row : row + 1], spread[row])
+        np.testing.assert_allclose(alone.mean[0], together.mean[row], rtol=1e-9)
+        np.testing.assert_allclose(alone.std[0], together.std[row], rtol=1e-7)
+    known = posterior.moments(at[:1])
+    np.testing.assert_allclose(together.std[0], known.std[0], rtol=1e-9)
+    assert together.std[2] > known.std[0] / 1e3
+
+
+def test_gradients_of_many_rows_come_in_parts(emulators, at, monkeypatch):
+    posterior = emulators["gp"].posterior_
+    many = np.repeat(at, 10, axis=0)
+    whole = posterior.gradient(many)
+    monkeypatch.setattr(fits, "ROWS_OF_GRADIENTS", 16)
+    for name in ("mean", "var"):
+        parts = getattr(posterior.gradient(many), name)
+        assert parts.shape == (40, 1, 2)
+        np.testing.assert_allclose(parts, getattr(whole, name), rtol=1e-6)
+
+
+def test_what_cannot_be_asked_is_said_in_one_sentence(emulators, at):
+    posterior = emulators["unconnected"].posterior_
+    with pytest.raises(InputError, match="levels is empty; give at least one level"):
+        posterior.quantiles(at, [])
+    with pytest.raises(InputError, match="key is -1; it must be an integer of at least 0"):
+        posterior.sample(at, key=-1)
+    with pytest.raises(InputError, match="n_draws is 1; it must be an integer of at least 2"):
+        posterior.joint(at, n_draws=1)
+    assert emulators["gp"].posterior_.joint(at, n_draws=1).covariance.shape == (1, 4, 4)
+
+
+def test_posteriors_are_compared_by_identity(emulators):
+    posterior = emulators["gp"].posterior_
+    assert posterior != dataclasses.replace(posterior)
+    assert len({posterior, posterior}) == 1

@@ -145,10 +145,20 @@ def test_the_key_changes_with_a_source_of_the_package(tmp_path, monkeypatch):
     found = []
     for text in ("a = 1", "a = 2"):
         (tmp_path / "module.py").write_text(text)
-        stored._origin.cache_clear()
-        found.append(stored._origin())
-    stored._origin.cache_clear()
+        found.append(stored._hash_of_sources())
     assert found[0] != found[1]
+    # A file that is edited while a process runs is not what the process runs.
+    assert stored.SOURCES in stored._origin() and stored.SOURCES not in found
+
+
+def test_programs_that_others_may_have_written_are_not_run(cache_folder, monkeypatch):
+    monkeypatch.setattr(stored, "KNOWN", (*stored.KNOWN, raised.__module__.split(".")[0]))
+    given = (np.array([3.0]), 2.0)
+    ask = lambda: stored.ready_to_call(raised, ("exponent",), None, ((given[0],), {}), given, {})  # noqa: E731
+    cache_folder.chmod(0o777)
+    assert ask() is None and not (cache_folder / "deepemu").exists()
+    cache_folder.chmod(0o700)
+    assert ask() is not None
 
 
 def raised(x, exponent):

@@ -43,6 +43,8 @@ NAMES_OF_SAME = dict(
     )
 )
 
+RENAMED = {"votes": "weights"}
+
 
 def state_of_format_1(tree: Any, arrays: list[np.ndarray]) -> State:
     """The state in the JSON of a file of format 1."""
@@ -62,7 +64,7 @@ def state_of_format_1(tree: Any, arrays: list[np.ndarray]) -> State:
 
 def _record(name: str, fields: dict[str, Any]) -> Any:
     kind = NAMES_OF_SAME.get(name, SimpleNamespace)
-    return kind(**fields)
+    return kind(**{RENAMED.get(field, field): value for field, value in fields.items()})
 
 
 def _runs(data: SimpleNamespace) -> State:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 
 from deepemu.core.distributions import Gaussian
-from deepemu.core.model.network import Network
+from deepemu.core.model.network import LayerSpec, Network
 from deepemu.data.runs import Runs
 from deepemu.files.state import State, n_members
 from deepemu.posterior.summary import Report
@@ -84,6 +84,8 @@ def _require_structure(state: State, runs: Runs) -> None:
     width = network.observation.n_latents(runs.y.shape[1])
     if (network.n_inputs, network.layers[-1].width) != (runs.x.shape[1], width):
         raise ValueError("a network has other inputs or outputs")
+    for layer, spec in enumerate(network.layers):
+        _require_columns(network, layer, spec)
     rows, members = padding.bucket(n_sites), n_members(state)
     n_sets = np.shape(jax.tree.leaves(state["params"])[0])[1]
     if n_sets not in (1, members):
@@ -99,6 +101,17 @@ def _require_structure(state: State, runs: Runs) -> None:
         _require_moments(state["held_out"].latents, (n_chains, n_sites, width))
         if np.shape(state["held_out"].mask) != (n_chains, n_sites):
             raise ValueError("it is not said which sites were held out")
+
+
+def _require_columns(network: Network, layer: int, spec: LayerSpec) -> None:
+    """Earlier layers, each once, and then all inputs or none of them."""
+    earlier = set(spec.sources) <= set(range(-layer, 0)) or layer == 0
+    if not earlier or len(set(spec.sources)) != len(spec.sources):
+        raise ValueError("a layer reads layers that are not before it, or one of them twice")
+    n_known = spec.n_columns - network.n_hidden(layer)
+    even = all(len(of_node) == spec.n_columns for of_node in spec.reads)
+    if not even or n_known not in (0, network.n_inputs) or spec.n_columns == 0:
+        raise ValueError("a layer has other columns than the layers and inputs that it reads")
 
 
 def _require_trace(state: State, n_chains: int) -> None:

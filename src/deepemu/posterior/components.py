@@ -13,6 +13,7 @@ from deepemu.ensembles.prediction import Chain
 from deepemu.observations.model import Observation
 from deepemu.posterior.inputs import cubature
 from deepemu.runtime.trees import joined, stack
+from deepemu.training.layers import SMALLEST_NUGGET
 
 Weighted = Sequence[tuple[Chain, float]]
 """Chains with their weights."""
@@ -52,10 +53,14 @@ def stretched(found: Components, observation: Observation, stretch: np.ndarray) 
 
 
 def has_closed_form(chains: Weighted) -> bool:
-    """Whether moments at normal inputs have a closed form: plain GPs with integrated latents
-    only."""
-    networks = [chain.imputed.network for chain, _ in chains]
-    return all(each.depth == 1 and not each.observation.imputed for each in networks)
+    """Whether moments at normal inputs have a closed form that keeps its digits: plain GPs only,
+    with integrated latents, one set of parameters and a nugget that is not too small."""
+    return all(
+        chain.imputed.network.n_imputed == 0
+        and len(chain.groups) == 1
+        and np.exp(chain.imputed.params[0].log_nugget[chain.place].min()) >= SMALLEST_NUGGET
+        for chain, _ in chains
+    )
 
 
 def in_closed_form(chains: Weighted, x: np.ndarray, std: np.ndarray) -> Components:

@@ -21,8 +21,10 @@ from deepemu.data.checks import (
     check_level,
     deviations_of,
     inputs_of,
+    is_whole,
     outputs_of,
     require,
+    require_value,
     require_whole,
 )
 from deepemu.data.runs import Runs, grown, renamed
@@ -47,7 +49,7 @@ from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
 from deepemu.runtime.padding import bucket
 from deepemu.runtime.programs import compiled
-from deepemu.runtime.trees import joined, row
+from deepemu.runtime.trees import joined, row, to_numpy
 from deepemu.training.chains import Trained
 from deepemu.training.structures import conditioned_on
 
@@ -55,6 +57,7 @@ PAIR_TERMS_FOR_A_GPU = 5e9
 # Rows whose components are held in memory at a time.
 ROWS_AT_ONCE = 2**14
 N_DRAWS_OF_HIDDEN = 64
+ROWS_OF_GRADIENTS = 64
 
 
 @record
@@ -78,7 +81,7 @@ class Members:
     weights: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Posterior:
     """A fit: runs, trained structures, the weights of their chains, and the report.
 
@@ -136,6 +139,7 @@ class Posterior:
     ) -> np.ndarray:
         """Quantiles (levels, m, q) of a new output, of the mixture itself."""
         asked = [float(level) for level in np.atleast_1d(np.asarray(levels, float))]
+        require(len(asked) > 0, "levels is empty; give at least one level between 0 and 1.")
         for level in asked:
             check_level(level)
         of_rows = lambda found: self._quantiles(found, asked)  # noqa: E731
@@ -156,7 +160,7 @@ class Posterior:
         """
         x = self._rows(X)
         outputs = self.runs.sites.units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
-        parts = [slice(k, k + ROWS_AT_ONCE) for k in range(0, len(x), ROWS_AT_ONCE)]
+        parts = _slabs(len(x), ROWS_AT_ONCE)
         with self._predicting(len(x)):
             each = [self._log_density(self._components(x[part]), outputs[part]) for part in parts]
         return np.concatenate(each)
@@ -168,6 +172,7 @@ class Posterior:
         from the mean is stretched as standard deviations are.
         """
         require_whole("n", n)
+        require_value(is_whole(key) and key >= 0, "key", key, "an integer of at least 0")
         x, units = self._rows(X), self.runs.sites.units
         with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
             structures = [(each.imputed, weights) for each, weights in self.weights]
@@ -186,7 +191,11 @@ class Posterior:
         processes; through hidden layers they come from ``n_draws`` joint draws of these per
         imputation, given each of which the last layer's covariance is in closed form.
         """
-        require_whole("n_draws", n_draws)
+        deep = any(chain.is_deep for chain, _ in self._chains)
+        require_value(
+            is_whole(n_draws) and n_draws > deep, "n_draws", n_draws,
+            "an integer of at least 2" if deep else "a positive integer",
+        )  # fmt: skip
         require(
             not self.observation.imputed,
             "joint has no covariance for this observation model, whose outputs are not normal; "
@@ -200,11 +209,13 @@ class Posterior:
 
     def gradient(self, X: ArrayLike) -> Gaussian:
         """Derivatives (m, q, d) of the mean and of the variance of a new output in each input."""
-        x = inputs_of(X, self.runs.x.shape[1])
-        padded = np.vstack([x, np.repeat(x[-1:], bucket(len(x)) - len(x), axis=0)])
+        x = self._inputs(X)
+        program, size = compiled(traced.gradients), min(bucket(len(x)), ROWS_OF_GRADIENTS)
+        padded = np.vstack([x, np.repeat(x[-1:], -len(x) % size, axis=0)])
         with self._predicting(len(x)):
-            found = compiled(traced.gradients)(self.ensemble, padded)
-        return jax.tree.map(lambda each: np.asarray(each)[: len(x)], found)
+            ensemble, parts = self.ensemble, padded.reshape(-1, size, x.shape[1])
+            found = joined([to_numpy(program(ensemble, part)) for part in parts])
+        return row(found, slice(len(x)))
 
     @property
     def ensemble(self) -> Ensemble:
@@ -224,7 +235,12 @@ class Posterior:
         Nothing is trained: latents of new rows are at their conditional means, and factors are
         extended at the cost of a rank-m update. The report is that of the fit.
         """
-        x, before = inputs_of(X, self.runs.x.shape[1]), self.runs
+        require(
+            not self.observation.imputed,
+            "condition_on keeps imputed latents, which new outputs would change under this "
+            "observation model; call update of the emulator instead.",
+        )
+        x, before = self._inputs(X), self.runs
         require_varied_columns(before.x, x)
         outputs = outputs_of(y, (len(x), before.y.shape[1]))
         self.observation.check(outputs)
@@ -291,8 +307,16 @@ class Posterior:
         """The fields, without what was computed from them."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
 
+    def _inputs(self, X: ArrayLike) -> np.ndarray:
+        """Rows (m, d); the columns of a frame must have the names of the fit, in their order."""
+        columns = self.runs.columns
+        if columns.compares_names and hasattr(X, "columns"):
+            same = tuple(X.columns) == columns.inputs
+            require_value(same, "X.columns", list(X.columns), f"{list(columns.inputs)}")
+        return inputs_of(X, self.runs.x.shape[1])
+
     def _rows(self, X: ArrayLike) -> np.ndarray:
-        return self.runs.scale.to_core(inputs_of(X, self.runs.x.shape[1]))
+        return self.runs.scale.to_core(self._inputs(X))
 
     def _predicting(self, n_rows: int) -> AbstractContextManager[None]:
         """The machine for predictions of ``n_rows`` rows."""
@@ -328,19 +352,33 @@ class Posterior:
     ) -> Any:
         """Slabs of rows one after the other, so that memory holds the components of one."""
         x = self._rows(X)
-        std = None if input_std is None else self._deviations(input_std, x.shape)
-        size = ROWS_AT_ONCE if std is None else ROWS_AT_ONCE // MOST_POINTS
+        if input_std is not None:
+            return self._over_uncertain_rows(x, input_std, answer, axis)
         with self._predicting(len(x)):
-            parts = [
-                answer(self._components(x[part], None if std is None else std[part]))
-                for part in [slice(k, k + size) for k in range(0, len(x), size)]
-            ]
+            parts = [answer(self._components(x[part])) for part in _slabs(len(x), ROWS_AT_ONCE)]
         return joined(parts, axis=axis)
 
-    def _deviations(self, input_std: ArrayLike, shape: tuple[int, ...]) -> np.ndarray | None:
-        """In core units; None if all inputs are known."""
-        std = deviations_of(input_std, shape) / self.runs.scale.span
-        return std if np.any(std > 0.0) else None
+    def _over_uncertain_rows(
+        self,
+        x: np.ndarray,
+        input_std: ArrayLike,
+        answer: Callable[[Components], Any],
+        axis: int,
+    ) -> Any:
+        """Rows grouped by which of their inputs are uncertain, so that no row's cubature depends
+        on the others."""
+        std = deviations_of(input_std, x.shape) / self.runs.scale.span
+        kinds, kind_of_row = np.unique(std > 0.0, axis=0, return_inverse=True)
+        groups = [np.flatnonzero(kind_of_row.ravel() == kind) for kind in range(len(kinds))]
+        parts = []
+        with self._predicting(len(x) * MOST_POINTS):
+            for rows, uncertain in zip(groups, kinds, strict=True):
+                for part in _slabs(len(rows), ROWS_AT_ONCE // MOST_POINTS):
+                    at = rows[part]
+                    spread = std[at] if uncertain.any() else None
+                    parts.append(answer(self._components(x[at], spread)))
+        order = np.argsort(np.concatenate(groups))
+        return jax.tree.map(lambda each: np.take(each, order, axis), joined(parts, axis=axis))
 
     def _components(self, x: np.ndarray, std: np.ndarray | None = None) -> Components:
         """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
@@ -389,6 +427,10 @@ def judged_of(runs: Runs, observation: Observation) -> Judged:
     """The outputs that predictions of the runs are compared with."""
     y, site = observation.judged(runs.sites.units.to_core(runs.y), runs.sites.site_of_row)
     return Judged(y, site, observation, runs.sites.units)
+
+
+def _slabs(n_rows: int, size: int) -> list[slice]:
+    return [slice(first, first + size) for first in range(0, n_rows, size)]
 
 
 def _correlation(covariance: np.ndarray) -> np.ndarray:

@@ -44,7 +44,7 @@ class Judged:
 
     def outputs(self, latents: Gaussian) -> Gaussian:
         """Moments of new outputs, given those of the last layer's nodes."""
-        with devices.inside(devices.current()):
+        with devices.float64():
             return trees.to_numpy(self.observation.moments(latents, self.units))
 
 

@@ -31,7 +31,7 @@ def use_compilation_cache(folder: str | os.PathLike[str] | None = None) -> Path:
 
 def _require_writable(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:

@@ -33,6 +33,8 @@ _current: contextvars.ContextVar[Runtime] = contextvars.ContextVar("runtime", de
 
 
 current = _current.get
+# Double precision on whatever device, without changing the user's setting outside.
+float64 = functools.partial(jax.enable_x64, True)
 
 
 @contextmanager
@@ -51,7 +53,7 @@ def inside(runtime: Runtime) -> Iterator[None]:
     """JAX's settings and ours for one thread; double precision, whatever the user's setting is."""
     token = _current.set(runtime)
     try:
-        with jax.enable_x64(True), jax.default_device(_device(runtime.platform)):
+        with float64(), jax.default_device(_device(runtime.platform)):
             yield
     finally:
         _current.reset(token)

@@ -13,6 +13,7 @@ import io
 import os
 import pickle
 import platform
+import stat
 import tempfile
 import threading
 from collections.abc import Callable
@@ -41,8 +42,9 @@ def ready_to_call(
     kwargs: Any,
 ) -> Callable[..., Any] | None:
     """The program for these arguments as a function of the ``dynamic`` ones among them, from disk
-    or compiled now and stored; None where JAX keeps no programs on disk, or where this one uses
-    classes from outside the package, whose changes the key would miss."""
+    or compiled now and stored; None where JAX keeps no programs on disk, where others may write
+    there, or where this one uses classes from outside the package, whose changes the key would
+    miss."""
     settings = dict(_settings())
     folder = settings["jax_compilation_cache_dir"]
     if not folder or not settings["jax_enable_compilation_cache"]:
@@ -54,12 +56,23 @@ def ready_to_call(
         key = _key(function, options, fixed, dynamic)
     except (pickle.PicklingError, AttributeError, TypeError):  # foreign or local classes
         return None
+    if not _is_private(Path(folder)):
+        return None
     file = Path(folder) / "deepemu" / key
     ready = _loaded(file, dynamic)
     if ready is not None:
         return ready
     program = jax.jit(_named(function, key), static_argnames=static, compiler_options=options)
     return _compiled(file, program.lower(*args, **kwargs))
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody else could have put a file there: loading a program runs it."""
+    if not hasattr(os, "getuid"):
+        return True  # Windows has no such modes; a profile belongs to its user
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.stat()
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def _named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -175,14 +188,22 @@ def _pickled(value: Any) -> bytes:
     return buffer.getvalue()
 
 
-@functools.cache
-def _origin() -> tuple[str, ...]:
-    """Sources, versions and machine."""
+def _hash_of_sources() -> str:
     sources = hashlib.sha256()
     for file in sorted(PACKAGE.rglob("*.py")):
         sources.update(str(file.relative_to(PACKAGE)).encode() + file.read_bytes())
-    flags = os.environ.get("XLA_FLAGS", "")
-    return sources.hexdigest(), jax.__version__, jaxlib.__version__, flags, *_machine()
+    return sources.hexdigest()
+
+
+# Of the sources that are imported, not of those that a file may hold later.
+SOURCES = _hash_of_sources()
+
+
+@functools.cache
+def _origin() -> tuple[str, ...]:
+    """Sources, versions and machine."""
+    versions = jax.__version__, jaxlib.__version__, np.__version__, platform.python_version()
+    return SOURCES, *versions, os.environ.get("XLA_FLAGS", ""), *_machine()
 
 
 def _machine() -> tuple[str, ...]:

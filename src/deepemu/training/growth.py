@@ -20,6 +20,8 @@ def extend_chains(
 ) -> list[sem.Chain]:
     """Chains over the grown data: latents are kept at old rows, and start at their conditional
     mean given the present imputation at new ones."""
+    if not network.n_imputed:
+        return list(chains)
     size = grown.x.shape[0]
     new = slice(n_old, n_old + n_new)
     means = _conditional_means(

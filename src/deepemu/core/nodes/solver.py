@@ -109,8 +109,10 @@ class Solver(Protocol):
     ) -> Any:
         """`condition` for all rows, given that for those before the ``first`` of n_new new ones.
 
-        Inputs and sites are of all rows, and may have more padding than before.
+        Inputs and sites are of all rows, and may have more padding than before. A solver that has
+        nothing cheaper computes it anew.
         """
+        return self.condition(node, inputs, sites)
 
     def extend_link(
         self,
@@ -124,3 +126,4 @@ class Solver(Protocol):
         /,
     ) -> Link:
         """`link` for all rows, likewise."""
+        return self.link(node, inputs, target, sites)
