@@ -291,6 +291,15 @@ def test_nothing_can_be_assigned(emulators):
             setattr(each, dataclasses.fields(each)[0].name, None)
 
 
+def test_no_array_of_a_fit_can_be_written_to(emulators):
+    posterior = emulators["emulator"].posterior_
+    held = [emulators["emulator"].training_inputs, posterior.runs.y, posterior.stacked.weights]
+    held += [each.imputed.members.alpha for each in posterior.structures]
+    for array in held:
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0.0
+
+
 def test_an_update_makes_another_posterior(runs, at):
     x, y = runs[0].copy(), runs[1][:, 0].copy()
     emulator = GP().fit(x[:12], y[:12])

@@ -277,7 +277,7 @@ def test_predictions_of_chains_are_compared_point_by_point(problem):
     np.testing.assert_allclose(found["rhat"], convergence.split_rhat(draws), rtol=1e-6)
     expected = convergence.effective_sample_size(draws)
     np.testing.assert_allclose(found["effective_sample_size"], expected, rtol=1e-6)
-    with pytest.raises(InputError, match="No deep chain has a weight"):
+    with pytest.raises(InputError, match="No chain with imputed layers has a weight"):
         GP().fit(*problem).prediction_convergence(at)
 
 

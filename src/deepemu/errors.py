@@ -98,6 +98,13 @@ def _part(part: str | Setting, phrase: Phrase) -> str:
     return part
 
 
+NOT_POSITIVE_DEFINITE = Message(
+    "A correlation matrix was not positive definite in double precision; ",
+    Message("raise the nugget (for instance ", Setting("nugget", 1e-5), ") or "),
+    "remove rows of X that nearly coincide.",
+)
+
+
 def warn(message: str, category: type[DeepemuWarning]) -> None:
     """Warn of the line outside the package that called it, however deep inside this is."""
     frame: FrameType | None = sys._getframe(1)

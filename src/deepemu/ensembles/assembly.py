@@ -11,7 +11,7 @@ from deepemu.core import extend
 from deepemu.core.ensemble import Imputed, Member, build_member, conditioned
 from deepemu.core.inference import sem
 from deepemu.core.model.network import Data, Latents, Network, Params
-from deepemu.errors import Message, NumericalError, Setting
+from deepemu.errors import NOT_POSITIVE_DEFINITE, NumericalError
 from deepemu.runtime.programs import compiled, in_order
 from deepemu.runtime.trees import Shelf, row, stack, to_numpy
 
@@ -88,13 +88,7 @@ def _conditioned(network: Network, params: Params, data: Data) -> Any:
 
 def require_finite(values: Any) -> None:
     if not np.all(np.isfinite(values)):
-        raise NumericalError(
-            Message(
-                "A correlation matrix was not positive definite in double precision; ",
-                Message("raise the nugget (for instance ", Setting("nugget", 1e-5), ") or "),
-                "remove rows of X that nearly coincide.",
-            )
-        )
+        raise NumericalError(NOT_POSITIVE_DEFINITE)
 
 
 def extended(imputed: Imputed, grown: Data, n_old: int, n_new: int) -> Imputed:

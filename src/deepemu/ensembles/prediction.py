@@ -86,8 +86,9 @@ class Chain:
         return self.imputed.members.alpha.shape[1]
 
     @property
-    def is_deep(self) -> bool:
-        return self.imputed.network.depth > 1
+    def is_imputed(self) -> bool:
+        """Whether some of its layers are imputed, so that its networks differ."""
+        return self.imputed.network.n_imputed > 0
 
 
 def chains_of(imputed: Imputed) -> list[Chain]:

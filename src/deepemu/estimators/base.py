@@ -285,7 +285,10 @@ class BaseEmulator(Regressor):
         mixture's standard deviation includes. Chains of weight zero are omitted.
         """
         means = self._fitted().chain_means(self._checked_inputs(X))
-        require(means.size > 0, "No deep chain has a weight here; there is nothing to compare.")
+        require(
+            means.size > 0,
+            "No chain with imputed layers has a weight here; there is nothing to compare.",
+        )
         size = convergence.effective_sample_size(means)
         found = {"rhat": convergence.split_rhat(means), "effective_sample_size": size}
         return {name: self.posterior_.runs.shaped(of) for name, of in found.items()}

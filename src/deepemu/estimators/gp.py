@@ -84,6 +84,7 @@ class GP(BaseEmulator):
     def loo(self) -> tuple[np.ndarray, np.ndarray]:
         """Mean and standard deviation at each training row, without all runs of its input.
 
-        Exact, in closed form, with the parameters of the fit.
+        In closed form, with the parameters of the fit; exact for normal outputs. Under an
+        observation model with imputed latents these are kept too, so it is optimistic.
         """
         return self._closed_form_loo()

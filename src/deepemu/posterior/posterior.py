@@ -96,6 +96,15 @@ class Posterior:
     report: Report
     machine: Machine = Machine()
 
+    def __post_init__(self) -> None:
+        """Predictions share the arrays of the fit: nobody may write to them any more."""
+        runs, stacked = self.runs, self.stacked
+        held = runs.x, runs.y, runs.scale.low, runs.scale.span, runs.sites.x, runs.sites.units
+        trained = [(each.imputed, each.trace) for each in self.structures]
+        for leaf in jax.tree.leaves((held, trained, stacked.weights, stacked.stretch)):
+            if isinstance(leaf, np.ndarray):
+                leaf.setflags(write=False)
+
     def on(self, machine: Machine) -> "Posterior":
         """The same on another device, or with other threads."""
         return dataclasses.replace(self, machine=machine)
@@ -191,7 +200,7 @@ class Posterior:
         processes; through hidden layers they come from ``n_draws`` joint draws of these per
         imputation, given each of which the last layer's covariance is in closed form.
         """
-        deep = any(chain.is_deep for chain, _ in self._chains)
+        deep = any(chain.is_imputed for chain, _ in self._chains)
         require_value(
             is_whole(n_draws) and n_draws > deep, "n_draws", n_draws,
             "an integer of at least 2" if deep else "a positive integer",
@@ -293,9 +302,9 @@ class Posterior:
         return (*found, *(f"All outputs {name} are equal." for name in names))
 
     def chain_means(self, X: ArrayLike) -> np.ndarray:
-        """Means (chains, imputations, m, P) of the last layer, in core units, by the deep chains of
-        positive weight; as many imputations per chain as all of them have."""
-        x, chains = self._rows(X), [chain for chain, _ in self._chains if chain.is_deep]
+        """Means (chains, imputations, m, P) of the last layer, in core units, by the chains of
+        positive weight with imputed layers; as many imputations per chain as all of them have."""
+        x, chains = self._rows(X), [chain for chain, _ in self._chains if chain.is_imputed]
         with self.machine.running(False, len(x), self.runs.sites.n_sites):
             found = prediction.predict_chains(chains, x, self.runs.sites.units)
         n_kept = min((len(each.latents.mean) for each in found), default=0)

@@ -96,7 +96,7 @@ def report_on(
     return Report(
         len(judged.y),
         lines,
-        _mixings([each for each in structures if each.structure.network.depth > 1]),
+        _mixings([each for each in structures if each.structure.network.n_imputed]),
         tuple(float(each) for each in stacked.stretch),
         None if held_out is None else _prediction_rhat(held_out, stacked.weights),
         float(1.0 / np.sum(stacked.weights**2)),

@@ -12,7 +12,7 @@ from deepemu._types import Array
 from deepemu.core.inference import sem
 from deepemu.core.inference.steps import Steps
 from deepemu.core.model.network import Data, Network
-from deepemu.errors import NumericalError
+from deepemu.errors import NOT_POSITIVE_DEFINITE, Message, NumericalError
 from deepemu.runtime.devices import current
 from deepemu.runtime.programs import compiled, in_threads
 from deepemu.runtime.trees import row, stack
@@ -52,11 +52,8 @@ def _require_numbers(chains: Sequence[sem.Chain], iteration: int) -> None:
     for number, chain in enumerate(chains):
         leaves = jax.tree.leaves((chain.params, chain.imputation.latents))
         if not all(np.all(np.isfinite(leaf)) for leaf in leaves):
-            raise NumericalError(
-                f"Chain {number + 1} is not finite after iteration {iteration}: a correlation "
-                "matrix was not positive definite in double precision; raise the nugget (for "
-                "instance to 1e-5) or remove rows of X that nearly coincide."
-            )
+            where = f"Chain {number + 1} is not finite after iteration {iteration}. "
+            raise NumericalError(Message(where, NOT_POSITIVE_DEFINITE))
 
 
 Ends = tuple[list[sem.Chain], list[sem.Trace]]

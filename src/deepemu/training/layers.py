@@ -43,7 +43,9 @@ class Layer:
         Whether the nodes also read the global inputs (the first layer always does).
     sources : sequence of int or str, optional
         The earlier layers whose nodes are read, by number (the first layer is 1) or by name.
-        Default: the one before; an empty list: the global inputs alone.
+        Default: the one before; an empty list: the global inputs alone. Predictions take the
+        outputs of earlier layers as independent, also where one of them reads another: with
+        sources that share much of their uncertainty, standard deviations are off by up to a tenth.
     reads : sequence of sequences of int or str, optional
         For each node, the columns it reads of [nodes of the sources | global inputs]; for the first
         layer, of the global inputs. A column is given by its number there, from 0, or by name: that
