@@ -108,3 +108,15 @@ def test_counts_are_refused():
     fitted = DGP(depth=1, observation=Poisson(), **settings).fit(X, np.round(5 * np.abs(Y)))
     with pytest.raises(InputError, match="condition_on keeps imputed latents.*call update"):
         fitted.posterior_.condition_on(NEW["two rows"], [1.0, 2.0])
+
+
+@pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning")  # of few runs
+def test_new_runs_are_predicted_before_they_are_added():
+    """So their predictions are held out, as those of the fit are."""
+    posterior = DGP(**builders.FOUR_CHAINS).fit(X, Y).posterior_
+    new = NEW["two rows"]
+    expected = posterior.moments(new)
+    held_out = posterior.condition_on(new, [0.5, 0.7]).held_out
+    np.testing.assert_array_equal(held_out.mean[:14], posterior.held_out.mean)
+    np.testing.assert_allclose(held_out.mean[14:], expected.mean, rtol=1e-12)
+    np.testing.assert_allclose(held_out.std[14:], expected.std, rtol=1e-12)

@@ -251,3 +251,20 @@ def exact_variances(kernel, x, at, lengthscale, nugget):
                 whitened.append((correlation(one, row) - below) / lower[i, i])
             found.append(float(1 + mpmath.mpf(nugget) - mpmath.fdot(whitened, whitened)))
         return np.array(found)
+
+
+def test_layers_are_read_by_number_or_by_name():
+    hidden = [Layer(width=1, name="first"), Layer(width=2)]
+    by_number, by_name, mixed = (
+        build_network([*hidden, Layer(connect_input=False, sources=sources)], 3, 1)
+        for sources in ([1, 2], ["first", "layer2"], ["first", 2])
+    )
+    assert by_number == by_name == mixed
+    assert by_number.sources(2) == (0, 1) and by_number.n_hidden(2) == 3
+
+
+@pytest.mark.parametrize("source", [0, 3, "last", True, 1.5])
+def test_layers_that_are_not_before_cannot_be_read(source):
+    layers = [Layer(width=1), Layer(width=1), Layer(sources=[source])]
+    with pytest.raises(InputError, match=r"sources.*1 to 2"):
+        build_network(layers, 3, 1)

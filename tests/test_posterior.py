@@ -14,6 +14,7 @@ from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, InputError
 from deepemu.posterior import posterior as fits
+from deepemu.posterior.inputs import cubature
 
 SHORT = {"n_iter": 4, "width": 1, "verbose": False}
 FEW = {"width": 2, "n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
@@ -496,3 +497,14 @@ def test_posteriors_are_compared_by_identity(emulators):
     posterior = emulators["gp"].posterior_
     assert posterior != dataclasses.replace(posterior)
     assert len({posterior, posterior}) == 1
+
+
+@pytest.mark.parametrize("n", [1, 3, 5, 8])
+def test_cubature_rules_have_the_moments_of_normals(n):
+    """Of one known input beside n uncertain ones; beyond four a quasi-random rule."""
+    rule = cubature(np.arange(n + 1) > 0)
+    points = rule.points(np.zeros((1, n + 1)), np.full((1, n + 1), 2.0))[:, 0]
+    assert rule.weights.sum() == pytest.approx(1.0, abs=1e-12) and np.all(points[:, 0] == 0.0)
+    np.testing.assert_allclose(rule.weights @ points, 0.0, atol=1e-12)
+    covariance = (points.T * rule.weights) @ points
+    np.testing.assert_allclose(covariance[1:, 1:], 4.0 * np.eye(n), atol=1e-9 if n < 5 else 0.3)

@@ -1,5 +1,7 @@
 """The host side of training: where chains and ascents start, and what ends them."""
 
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from deepemu.data.sites import SiteData
 from deepemu.ensembles import assembly
 from deepemu.observations.gaussian import GaussianNoise
 from deepemu.runtime import padding
-from deepemu.training import plain, start
+from deepemu.training import blocks, plain, start
 from deepemu.training.blocks import Blocks, has_settled
 from deepemu.training.chains import average
 from deepemu.training.layers import Layer, build_network
@@ -232,3 +234,13 @@ def test_an_easy_problem_stops_early_and_only_if_allowed(rng):
     np.testing.assert_array_equal(
         stopped.trace_["log_density"], in_full.trace_["log_density"][:, :n_done]
     )
+
+
+def test_a_chain_that_is_not_finite_is_named_after_its_block():
+    fine, lost = (
+        SimpleNamespace(params=np.array([value]), imputation=SimpleNamespace(latents=()))
+        for value in (1.0, np.nan)
+    )
+    with pytest.raises(NumericalError, match=r"Chain 2 is not finite after iteration 30\..*nugget"):
+        blocks._require_numbers([fine, lost], 30)
+    assert blocks._require_numbers([fine, fine], 30) is None

@@ -113,8 +113,6 @@ class GaussianNoise(Observation):
     def stretched(self, latents: Gaussian, weights: np.ndarray, stretch: np.ndarray) -> Gaussian:
         """μ_k ← μ + c (μ_k − μ) and σ_k ← c σ_k, with μ the mixture's mean, which stretches
         quantiles too."""
-        if np.all(stretch == 1.0):
-            return latents
         mean = np.tensordot(weights, latents.mean, axes=1)
         return Gaussian(mean + stretch * (latents.mean - mean), stretch**2 * latents.var)
 
