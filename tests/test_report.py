@@ -157,7 +157,7 @@ def report_of(y, std, chains=1):
     """Of predictions of zero, with this standard deviation, of outputs (n, q)."""
     moments = Gaussian(np.zeros((chains, *y.shape)), np.full((chains, *y.shape), std**2))
     held_out = HeldOut(moments, np.ones((chains, len(y)), bool))
-    network = SimpleNamespace(depth=1, n_inputs=1)
+    network = SimpleNamespace(depth=1, n_imputed=0, n_inputs=1)
     structure = SimpleNamespace(label="made up", network=network)
     trained = SimpleNamespace(structure=structure, chains=[None] * chains, held_out=held_out)
     units = Units(np.zeros(y.shape[1]), np.ones(y.shape[1]))
