@@ -63,14 +63,14 @@ def require_whole(name: str, value: object) -> None:
     require_value(is_whole(value) and value >= 1, name, value, "a positive integer")
 
 
-def not_fitted(emulator: Any) -> Exception:
-    """The error for an emulator that has not been fitted."""
-    from sklearn.exceptions import NotFittedError
+def require_fitted(emulator: Any) -> None:
+    if not hasattr(emulator, "posterior_"):
+        from sklearn.exceptions import NotFittedError
 
-    return NotFittedError(
-        f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
-        "appropriate arguments before using this estimator."
-    )
+        raise NotFittedError(
+            f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
+            "appropriate arguments before using this estimator."
+        )
 
 
 def plain_array(values: Any) -> np.ndarray | None:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from deepemu import convergence
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import SOLVERS
-from deepemu.data.checks import not_fitted, require, require_value, require_whole
+from deepemu.data.checks import require, require_fitted, require_value, require_whole
 from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.names import names_of_outputs, numbered
 from deepemu.data.runs import Columns, Runs, grown, runs_of
@@ -156,8 +156,7 @@ class BaseEmulator(Regressor):
 
     def _fitted(self) -> Posterior:
         """The posterior, on the machine that the settings name now."""
-        if not hasattr(self, "posterior_"):
-            raise not_fitted(self)
+        require_fitted(self)
         machine = Machine(self.device, self.n_jobs)
         same = machine == self.posterior_.machine
         return self.posterior_ if same else self.posterior_.on(machine)
@@ -209,8 +208,8 @@ class BaseEmulator(Regressor):
         by cubature over the inputs.
         """
         moments = self._fitted().moments(self._checked_inputs(X), input_std)
-        shaped = self.posterior_.runs.shaped
-        return (shaped(moments.mean), shaped(moments.std)) if return_std else shaped(moments.mean)
+        mean, std = self._shaped(moments)
+        return (mean, std) if return_std else mean
 
     def interval(self, X: ArrayLike, level: float = 0.95) -> Pair:
         """Ends of the central interval that holds a new output with probability ``level``.

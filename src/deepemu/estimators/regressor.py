@@ -70,8 +70,7 @@ class Regressor(metaclass=ABCMeta):
     def _checked_inputs(self, X: ArrayLike) -> np.ndarray:
         """X as finite doubles (n, d), in the columns of the fit."""
         x = plain_array(X)
-        named = hasattr(self, "feature_names_in_")  # then the names of new columns are compared
-        if x is not None and not named and x.shape[1:] == (self.n_features_in_,):
+        if x is not None and self._takes(x, reset=False):
             return x
         require_numbers(X, "X")
         from sklearn.utils.validation import validate_data
