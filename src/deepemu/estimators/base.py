@@ -20,8 +20,9 @@ from deepemu.errors import InputError, Message, Setting
 from deepemu.estimators.regressor import Regressor, seed_from
 from deepemu.observations.choice import observation_of
 from deepemu.plots import diagnostics
-from deepemu.posterior.posterior import Moments, Posterior, judged_of
-from deepemu.posterior.stacking import stack
+from deepemu.posterior.mixtures import Moments
+from deepemu.posterior.posterior import Posterior
+from deepemu.posterior.stacking import judged_of, stack
 from deepemu.posterior.summary import Report, report_on
 from deepemu.runtime.devices import Machine
 from deepemu.training.chains import Trained

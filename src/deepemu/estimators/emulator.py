@@ -12,7 +12,7 @@ from deepemu.estimators.base import BaseEmulator
 from deepemu.estimators.dgp import DGP
 from deepemu.estimators.race import DEEPEST, Race, Rules
 from deepemu.observations.model import Observation
-from deepemu.posterior.posterior import judged_of
+from deepemu.posterior.stacking import judged_of
 from deepemu.runtime.progress import wants_progress
 from deepemu.training.chains import Trained
 from deepemu.training.plan import N_FOLDS

@@ -31,6 +31,12 @@ class Cubature:
         return x + std * self.offsets[:, None, :]
 
 
+def rows_by_kind(std: np.ndarray) -> list[np.ndarray]:
+    """The rows of deviations (m, d) that have the same uncertain inputs, kind by kind."""
+    kinds, kind_of_row = np.unique(std > 0.0, axis=0, return_inverse=True)
+    return [np.flatnonzero(kind_of_row.ravel() == kind) for kind in range(len(kinds))]
+
+
 def cubature(uncertain: np.ndarray) -> Cubature:
     """A rule for the inputs that are uncertain (d,); the others are fixed.
 

@@ -10,9 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp
 
-from deepemu._types import record
 from deepemu.core import moments as traced
 from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Ensemble, member_weights
@@ -43,8 +41,9 @@ from deepemu.posterior.components import (
     in_closed_form,
     stretched,
 )
-from deepemu.posterior.inputs import MOST_POINTS
-from deepemu.posterior.stacking import Judged, Stacked
+from deepemu.posterior.inputs import MOST_POINTS, rows_by_kind
+from deepemu.posterior.mixtures import Members, Moments, moments_in_user_units
+from deepemu.posterior.stacking import Stacked, judged_of
 from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
 from deepemu.runtime.padding import bucket
@@ -58,27 +57,6 @@ PAIR_TERMS_FOR_A_GPU = 5e9
 ROWS_AT_ONCE = 2**14
 N_DRAWS_OF_HIDDEN = 64
 ROWS_OF_GRADIENTS = 64
-
-
-@record
-class Moments:
-    """Mean and standard deviation in user units. Outputs near the ends of the doubles have no
-    variance there."""
-
-    mean: np.ndarray
-    std: np.ndarray
-
-    @property
-    def var(self) -> np.ndarray:
-        return np.square(self.std)
-
-
-@dataclass(frozen=True)
-class Members:
-    """Moments (K, m, q) of new outputs by each imputation of each chain, and weights (K,)."""
-
-    outputs: Moments
-    weights: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +129,8 @@ class Posterior:
         require(len(asked) > 0, "levels is empty; give at least one level between 0 and 1.")
         for level in asked:
             check_level(level)
-        of_rows = lambda found: self._quantiles(found, asked)  # noqa: E731
+        given = self.observation, self.runs.sites.units, asked
+        of_rows = lambda found: mixtures.quantiles(found, *given)  # noqa: E731
         return self._over_rows(X, input_std, of_rows, axis=1)
 
     def interval(
@@ -167,11 +146,15 @@ class Posterior:
 
         log Σ_k w_k Π_j p_k(y_j): outputs of a row are independent given an imputed network.
         """
-        x = self._rows(X)
-        outputs = self.runs.sites.units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
-        parts = _slabs(len(x), ROWS_AT_ONCE)
+        x, units = self._rows(X), self.runs.sites.units
+        outputs = units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
         with self._predicting(len(x)):
-            each = [self._log_density(self._components(x[part]), outputs[part]) for part in parts]
+            each = [
+                mixtures.log_density(
+                    self._components(x[part]), self.observation, units, outputs[part]
+                )
+                for part in _slabs(len(x), ROWS_AT_ONCE)
+            ]
         return np.concatenate(each)
 
     def sample(self, X: ArrayLike, n: int = 1, key: int = 0) -> np.ndarray:
@@ -191,7 +174,7 @@ class Posterior:
                 mean = np.tensordot(found.weights, found.latents.mean, axes=1)
                 latents = mean + self.stacked.stretch * (latents - mean)
         drawn = self.observation.draw(np.random.default_rng([key, 1]), latents, units)
-        return self._outputs_to_user(drawn)
+        return mixtures.outputs_in_user_units(drawn, self.observation, units)
 
     def joint(self, X: ArrayLike, n_draws: int = N_DRAWS_OF_HIDDEN, key: int = 0) -> Joint:
         """Means (q, m) and covariances (q, m, m) of new outputs over the rows of X.
@@ -377,15 +360,10 @@ class Posterior:
         """Rows grouped by which of their inputs are uncertain, so that no row's cubature depends
         on the others."""
         std = deviations_of(input_std, x.shape) / self.runs.scale.span
-        kinds, kind_of_row = np.unique(std > 0.0, axis=0, return_inverse=True)
-        groups = [np.flatnonzero(kind_of_row.ravel() == kind) for kind in range(len(kinds))]
-        parts = []
+        groups, size = rows_by_kind(std), ROWS_AT_ONCE // MOST_POINTS
+        slabs = [rows[part] for rows in groups for part in _slabs(len(rows), size)]
         with self._predicting(len(x) * MOST_POINTS):
-            for rows, uncertain in zip(groups, kinds, strict=True):
-                for part in _slabs(len(rows), ROWS_AT_ONCE // MOST_POINTS):
-                    at = rows[part]
-                    spread = std[at] if uncertain.any() else None
-                    parts.append(answer(self._components(x[at], spread)))
+            parts = [answer(self._components(x[at], std[at])) for at in slabs]
         order = np.argsort(np.concatenate(groups))
         return jax.tree.map(lambda each: np.take(each, order, axis), joined(parts, axis=axis))
 
@@ -393,7 +371,7 @@ class Posterior:
         """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
         stretch = self.stacked.stretch
         as_it_is = bool(np.all(stretch == 1.0))
-        if std is None:
+        if std is None or not np.any(std):
             found = components_at(self._chains, self.runs.sites.units, x)
             return found if as_it_is else stretched(found, self.observation, stretch)
         if as_it_is and has_closed_form(self._chains):
@@ -401,41 +379,7 @@ class Posterior:
         return by_cubature(self._components, x, std)
 
     def _to_user(self, outputs: Gaussian) -> Moments:
-        units = self.runs.sites.units
-        mean, std = units.to_user(outputs.mean), units.size * np.sqrt(outputs.var)
-        return Moments(np.asarray(mean), np.asarray(std))
-
-    def _outputs_to_user(self, outputs: np.ndarray) -> np.ndarray:
-        """Outputs (…, q), on their grid if they have one."""
-        spacing = self.observation.spacing
-        found = np.asarray(self.runs.sites.units.to_user(outputs))
-        return found if spacing is None else np.round(found / spacing) * spacing
-
-    def _quantiles(self, found: Components, levels: list[float]) -> np.ndarray:
-        units, mixed = self.runs.sites.units, found.mixed()
-        step = self.observation.spacing
-        spacing = None if step is None else step / np.asarray(units.size)
-
-        def cdf(y: np.ndarray) -> np.ndarray:
-            return np.tensordot(
-                found.weights, self.observation.cdf(y, found.latents, units), axes=1
-            )
-
-        of_level = lambda level: mixtures.quantiles(  # noqa: E731
-            cdf, np.asarray(mixed.mean), np.sqrt(mixed.var), level, spacing
-        )
-        return self._outputs_to_user(np.stack([of_level(level) for level in levels]))
-
-    def _log_density(self, found: Components, y: np.ndarray) -> np.ndarray:
-        units = self.runs.sites.units
-        each = self.observation.log_density_of(y, found.latents, units) - np.log(units.size)
-        return logsumexp(each.sum(axis=-1), b=found.weights[:, None], axis=0)
-
-
-def judged_of(runs: Runs, observation: Observation) -> Judged:
-    """The outputs that predictions of the runs are compared with."""
-    y, site = observation.judged(runs.sites.units.to_core(runs.y), runs.sites.site_of_row)
-    return Judged(y, site, observation, runs.sites.units)
+        return moments_in_user_units(outputs, self.runs.sites.units)
 
 
 def _slabs(n_rows: int, size: int) -> list[slice]:

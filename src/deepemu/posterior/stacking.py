@@ -12,6 +12,7 @@ from scipy.special import logsumexp
 
 from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.model.observation import Units
+from deepemu.data.runs import Runs
 from deepemu.observations.model import Observation
 from deepemu.runtime import devices, trees
 from deepemu.training.chains import Trained
@@ -46,6 +47,12 @@ class Judged:
         """Moments of new outputs, given those of the last layer's nodes."""
         with devices.float64():
             return trees.to_numpy(self.observation.moments(latents, self.units))
+
+
+def judged_of(runs: Runs, observation: Observation) -> Judged:
+    """The outputs that predictions of the runs are compared with."""
+    y, site = observation.judged(runs.sites.units.to_core(runs.y), runs.sites.site_of_row)
+    return Judged(y, site, observation, runs.sites.units)
 
 
 @dataclass(frozen=True)
