@@ -36,8 +36,10 @@ class ByEigenvalues(Dense):
         return self._density_and_scale(factor, node, target, sites, node.scale)[0]
 
     def draw_prior(self, factor, node, sites, normals):
+        """By the triangular root, as the exact solver: the same normals are the same draw."""
         root = factor[1] * jnp.sqrt(node.scale * factor[0])
-        return jnp.where(sites.used, root @ normals, 0.0)
+        upper = jnp.linalg.qr(root.T, mode="r")
+        return jnp.where(sites.used, normals @ (upper.T * jnp.sign(jnp.diagonal(upper))).T, 0.0)
 
     def fit(self, node, inputs, target, sites, free_scale):
         factor = self.factor(node, inputs, sites)

@@ -34,15 +34,15 @@ def curve():
 
 @pytest.mark.parametrize("kind", [GP, DGP])
 def test_another_solver_gives_the_same_emulator(kind, curve):
-    """To what the chains make of slopes by differences in place of those in closed form."""
-    settings = {"nugget": 1e-3} | ({} if kind is GP else SHORT | {"n_iter": 4})
+    """The same draws; M-steps that converge do not depend on how slopes were computed."""
+    settings = {"nugget": 1e-3} | ({} if kind is GP else SHORT | {"n_iter": 4, "n_scoring": 20})
     ours = kind(**settings).fit(*curve)
     other = kind(**settings, solver=ByEigenvalues()).fit(*curve)
     for a, b in zip(
         ours.predict(AT, return_std=True), other.predict(AT, return_std=True), strict=True
     ):
-        np.testing.assert_allclose(b, a, rtol=2e-2, atol=1e-3)
-    np.testing.assert_allclose(other.loo()[0], ours.loo()[0], atol=2e-2)
+        np.testing.assert_allclose(b, a, rtol=5e-3, atol=1e-4)
+    np.testing.assert_allclose(other.loo()[0], ours.loo()[0], atol=4e-3)
     assert np.all(np.isfinite(other.sample_y(AT, 2)))
 
 
