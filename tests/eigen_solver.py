@@ -74,6 +74,4 @@ class ByEigenvalues(Dense):
 
     def link(self, node, inputs, target, sites):
         root = self.condition(node, inputs, sites)
-        alpha = self.alpha_of(root, target)
-        weights = jnp.outer(alpha, alpha) - node.scale * root.T @ root
-        return Link(alpha, weights, alpha @ target / node.scale)
+        return Link(self.alpha_of(root, target), root)

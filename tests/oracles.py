@@ -139,6 +139,30 @@ def through_inputs(
     return mean, weights @ spread, errors
 
 
+def in_long_double(
+    process: Process, x: np.ndarray, y: np.ndarray, points: np.ndarray, weights: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """The moments of `through_inputs` with 19 digits, for points (…, k, D) that share weights."""
+    long = lambda values: np.asarray(values, np.longdouble)  # noqa: E731
+    exact = replace(process, lengthscale=long(process.lengthscale))
+    rest = exact.correlation(long(x), long(x)) + long(process.nugget) * np.eye(len(x))
+    # One column of the factor, one row of L⁻¹[K*, y] after the other.
+    flat = long(points).reshape(-1, x.shape[1])
+    right = np.hstack([exact.correlation(long(x), flat), long(y)[:, None]])
+    for k in range(len(x)):
+        pivot = np.sqrt(rest[k, k])
+        column = rest[k + 1 :, k] / pivot
+        right[k] /= pivot
+        right[k + 1 :] -= column[:, None] * right[k]
+        rest[k + 1 :, k + 1 :] -= column[:, None] * column
+    cross, target = right[:, :-1], right[:, -1]
+    mean_at, left = target @ cross, 1 + long(process.nugget) - np.sum(cross**2, axis=0)
+    mean_at, left = (each.reshape(points.shape[:-1]) for each in (mean_at, left))
+    mean = mean_at @ long(weights)
+    spread = process.scale * left + (mean_at - mean[..., None]) ** 2
+    return mean.astype(float), (spread @ long(weights)).astype(float)
+
+
 def gauss_hermite(
     mean: np.ndarray, var: np.ndarray, known: np.ndarray, order: int
 ) -> tuple[np.ndarray, np.ndarray]:

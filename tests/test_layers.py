@@ -200,13 +200,13 @@ def test_a_deep_emulator_estimates_noise():
 # --- small nuggets ---------------------------------------------------------------------------
 
 
-def test_one_layer_may_have_a_smaller_nugget_than_several():
+def test_nuggets_have_a_smallest_value():
     build_network([Layer(nugget=1e-8)], 2, 1)
-    build_network([Layer(width=2), Layer(nugget=1e-7)], 2, 1)
+    build_network([Layer(width=2), Layer(nugget=1e-8)], 2, 1)
     with pytest.raises(InputError, match="nugget of layer 1 is 9e-09; it must be .* least 1e-08"):
         build_network([Layer(nugget=9e-9)], 2, 1)
-    with pytest.raises(InputError, match="nugget of layer 2 is 9e-08; it must be .* least 1e-07"):
-        build_network([Layer(width=2), Layer(nugget=9e-8)], 2, 1)
+    with pytest.raises(InputError, match="nugget of layer 2 is 9e-09; it must be .* least 1e-08"):
+        build_network([Layer(width=2), Layer(nugget=9e-9)], 2, 1)
 
 
 @pytest.mark.parametrize("kernel", ["squared_exponential", "matern52"])

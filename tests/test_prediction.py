@@ -54,7 +54,8 @@ def test_rows_that_a_level_does_not_suit_go_on_to_the_next(emulator, rng, monkey
         seen.append((level, len(rows)))
         accurate = np.array([level == 2 or tuple(each) not in unsuited for each in rows])
         shifted = Gaussian(found.outputs.mean + level, found.outputs.var)
-        return Predicted(found.latents, shifted, accurate[None])
+        error = np.full(len(rows), 3.0 - level)
+        return Predicted(found.latents, shifted, error[None], accurate[None])
 
     expected = emulator.predict(at)
     monkeypatch.setattr(prediction.predict, "n_levels", lambda network: 3)

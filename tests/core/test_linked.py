@@ -12,8 +12,8 @@ from oracles import Process
 from programs import quick_jit as jit
 
 from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels import families
-from deepemu.core.nodes import dense, linked, linked_series
+from deepemu.core.nodes import dense, linked
+from deepemu.core.nodes.cubature import DegreeFive, Grid
 from deepemu.core.nodes.linked import Inputs
 from deepemu.core.nodes.node import Sites
 
@@ -28,10 +28,14 @@ def predict_by(scheme, node, inputs, target, at):
     return linked.predict(scheme, node, link.alpha, prepared, inputs, at)
 
 
+def by_all(node, inputs, target, at):
+    schemes = linked.schemes(node.kernel, at.uncertain.mean.shape[1])
+    return [predict_by(scheme, node, inputs, target, at) for scheme in schemes]
+
+
 def predict_linked(node, inputs, target, at):
     """By the general scheme; where another one is accurate, it agrees."""
-    schemes = linked.schemes(node.kernel, at.uncertain.mean.shape[1])
-    *others, general = (predict_by(scheme, node, inputs, target, at) for scheme in schemes)
+    *others, general = by_all(node, inputs, target, at)
     assert np.all(general.accurate)
     for other in others:
         accurate = np.asarray(other.accurate)
@@ -42,6 +46,15 @@ def predict_linked(node, inputs, target, at):
             other.moments.var[accurate], general.moments.var[accurate], rtol=1e-4
         )
     return general.moments
+
+
+def better_of(found, other):
+    """Rows of the smaller error, with their one output as a column."""
+    of = lambda each: replace(  # noqa: E731
+        each, moments=Gaussian(each.moments.mean[:, None], each.moments.var[:, None])
+    )
+    best = linked.better_of(of(found), of(other))
+    return replace(best, moments=Gaussian(best.moments.mean[:, 0], best.moments.var[:, 0]))
 
 
 def one_row(mean, var, known) -> Inputs:
@@ -107,96 +120,96 @@ def test_variance_is_never_below_the_nugget(process, x):
         assert predict_by(scheme, node_of(small), x, np.sin(x[:, 0]), inputs).moments.var >= floor
 
 
-# --- the series for small variances -----------------------------------------------------------
+# --- digits -----------------------------------------------------------------------------------
+
+SHAPES = {
+    # rows, columns, nugget, lengthscale: more and more correlated
+    "a line": (200, 1, 1e-6, 0.5),
+    "a smooth line": (200, 1, 1e-8, 1.0),
+    "many rows": (1000, 1, 1e-8, 1.0),
+    "a plane": (300, 2, 1e-7, 1.0),
+    "three columns": (150, 3, 1e-8, 2.0),
+}
+VARIANCES = 10.0 ** np.arange(-9, -2)  # in squared lengthscales
 
 
-def in_one_column(process, n_rows):
-    """A response over one hidden column and one known one."""
-    x = np.random.default_rng(4).uniform(size=(n_rows, 2))
-    return replace(process, lengthscale=np.array([0.3, 0.8])), x, np.sin(6 * x[:, 0]) + x[:, 1]
+# Long double takes its time for many rows.
+@pytest.mark.parametrize(
+    ("kernel", "shape"),
+    [
+        pytest.param(kernel, shape, marks=[pytest.mark.slow] if is_slow else [])
+        for kernel in oracles.KERNELS
+        for shape in SHAPES
+        for is_slow in [shape == "many rows" and kernel != "matern52"]
+    ],
+)
+def test_standard_deviations_have_four_digits(kernel, shape):
+    """Against long double, where sums with R⁻¹ have none left; one column more is known."""
+    n, n_columns, nugget, lengthscale = SHAPES[shape]
+    rng = np.random.default_rng(1)
+    x = rng.uniform(size=(n, n_columns + 1))
+    y = np.sin(5 * x[:, 0]) + x[:, -1] ** 2
+    lengthscales = np.append(np.full(n_columns, lengthscale), 2.0)
+    process = Process(kernel, lengthscales, 1.0, nugget).best_scale(x, y)
+    mean, known = rng.uniform(size=(2, len(VARIANCES), n_columns))
+    var = np.broadcast_to(lengthscale**2 * VARIANCES[:, None], mean.shape)
+    at = Inputs(Gaussian(mean, var), known[:, :1])
+    found, *others = by_all(node_of(process), x, y, at)
+    for other in others:
+        found = better_of(found, other)
+    order = {1: 60, 2: 20, 3: 15}[n_columns]
+    rows = zip(mean, var, known[:, :1], strict=True)
+    points, weights = zip(*(oracles.gauss_hermite(*row, order) for row in rows), strict=True)
+    exact_mean, exact_var = oracles.in_long_double(process, x, y, np.stack(points), weights[0])
+    sd = np.sqrt(exact_var)
+    assert np.all(np.abs(found.moments.mean - exact_mean) < 2e-4 * sd)  # the grid's error
+    np.testing.assert_allclose(np.sqrt(found.moments.var), sd, rtol=1e-4)
 
 
-def rows_of(variances, mean, known) -> Inputs:
-    var = np.asarray(variances)[:, None]
-    return Inputs(Gaussian(np.full_like(var, mean), var), np.full_like(var, known))
+def test_the_round_off_of_pairs_is_noticed():
+    """A dense design on a line: the error of sums over pairs is about the one that they state."""
+    x = np.linspace(0, 1, 300)[:, None]
+    process = Process("squared_exponential", np.ones(1), 1.0, 1e-7)
+    y = np.sin(5 * x[:, 0])
+    mean = np.linspace(0.1, 0.9, 20)[:, None]
+    at = Inputs(Gaussian(mean, np.full_like(mean, 1e-4)), np.zeros((20, 0)))
+    *others, by_pairs = by_all(node_of(process), x, y, at)
+    best = functools.reduce(better_of, [*others, by_pairs])
+    errors = np.abs(np.asarray(by_pairs.moments.var) / np.asarray(best.moments.var) - 1)
+    assert errors.max() > 10 * linked.TOLERANCE, "or there was no need to notice it"
+    assert np.all(errors < 5 * np.asarray(by_pairs.error))
 
 
-def test_series_against_quadrature_up_to_its_limit(process):
-    """Where it says that it suits, it errs by less than a thousandth of the nugget's variance."""
-    process, x, y = in_one_column(replace(process, nugget=1e-5), 20)
-    at, var = np.array([0.37, 0.6]), 0.09 * 10.0 ** np.arange(-9, 0, 0.5)
-    found = predict_by(linked.BySeries(), node_of(process), x, y, rows_of(var, *at))
-    accurate = np.asarray(found.accurate)
-    assert accurate[0], "a standard deviation of 3e-5 lengthscales is small"
-    assert not accurate[-1], "one of a third of a lengthscale is not"
-    assert np.all(np.diff(accurate.astype(int)) <= 0)
-    allowed = 1e-3 * process.nugget * process.scale
-    for k in np.flatnonzero(accurate):
-        points, weights = oracles.gauss_hermite(at[:1], var[k : k + 1], at[1:], 120)
-        mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
-        np.testing.assert_allclose(found.moments.mean[k], mean, rtol=1e-8)
-        assert abs(found.moments.var[k] - total) < allowed + 1e-9 * total
+def test_a_rule_knows_where_it_is_not_accurate():
+    """Spreads from a thousandth of a lengthscale to several."""
+    process, x = Process("matern52", np.ones(1), 1.0, 1e-4), np.linspace(0, 4, 30)[:, None]
+    var = 10.0 ** np.linspace(-6, 1, 15)[:, None]
+    at = Inputs(Gaussian(np.full_like(var, 1.63), var), np.zeros((15, 0)))
+    given = node_of(process), x, np.sin(2 * x[:, 0]), at
+    rough, fine = (
+        predict_by(linked.ByCubature(rule), *given) for rule in (DegreeFive(), Grid(0.3, 20))
+    )
+    assert rough.accurate[0] and not rough.accurate[-1]
+    points = [oracles.gauss_hermite(np.array([1.63]), v, np.zeros(0), 150) for v in var]
+    exact = [oracles.through_inputs(process, x, given[2], *each)[1] for each in points]
+    for found in (rough, fine):
+        accurate = np.asarray(found.accurate)
+        error = np.abs(np.asarray(found.moments.var) / exact - 1)
+        assert np.all(error[accurate] < 2 * linked.TOLERANCE)
+    assert np.sum(fine.accurate) > np.sum(rough.accurate) + 2
 
 
-degrees_needed = jit(linked_series.degrees_needed, static_argnums=0)
+def test_a_row_has_the_same_moments_whatever_stands_beside_it(rng, process, x, y):
+    at = Inputs(
+        Gaussian(rng.random((6, 2)), 10.0 ** -rng.uniform(0, 6, (6, 2))), rng.random((6, 1))
+    )
+    together = by_all(node_of(process), x, y, at)
+    other = Inputs(Gaussian(at.uncertain.mean[::-1], at.uncertain.var[::-1]), at.known[::-1])
+    for a, b in zip(together, by_all(node_of(process), x, y, other), strict=True):
+        np.testing.assert_allclose(a.moments.var, b.moments.var[::-1], rtol=1e-12)
+        np.testing.assert_array_equal(a.accurate, b.accurate[::-1])
 
 
-@pytest.mark.parametrize("n_uncertain", [2, 3])
-def test_series_in_several_columns_against_quadrature(process, n_uncertain):
-    """At points near the design and a small distance away, where degree one and two are needed."""
-    x = np.random.default_rng(5).uniform(size=(25, 3))
-    process = Process(process.kernel, np.array([0.5, 0.7, 0.9]), 1.7, 1e-4)
-    y = np.sin(5 * x[:, 0]) * x[:, 1] + x[:, 2] ** 2
-    limit = {"squared_exponential": 1e-4, "matern52": 4e-5, "matern32": 3e-7}[process.kernel]
-    at, degrees = np.array([0.52, 0.41, 0.63]), set()
-    for size in (1e-2, 0.3, 1.0):
-        var = size * limit * np.array([1.0, 0.6, 0.3])[:n_uncertain]
-        rows = one_row(at[:n_uncertain], var, at[n_uncertain:])
-        found = predict_by(linked.BySeries(), node_of(process), x, y, rows)
-        points, weights = oracles.gauss_hermite(at[:n_uncertain], var, at[n_uncertain:], 9)
-        mean, total, _ = oracles.through_inputs(process, x, y, points, weights)
-        assert bool(found.accurate[0])
-        np.testing.assert_allclose(found.moments.mean[0], mean, rtol=1e-8)
-        assert abs(found.moments.var[0] - total) < 2e-3 * process.nugget * process.scale
-        scaled = (var / process.lengthscale[:n_uncertain] ** 2)[:, None, None]
-        evidence = y @ np.linalg.solve(process.covariance(x), y)
-        needed = degrees_needed(node_of(process).kernel, scaled, 1e-4, evidence)
-        degrees.add(int(needed.of_weights[0]))
-    assert degrees == {1, 2} or (process.kernel == "matern32" and degrees == {1})
-
-
-@pytest.mark.parametrize("response", ["bump", "cubic"])
-def test_series_where_all_of_the_response_is_in_one_place(process, response):
-    """The mean's share of what is left out grows with the number of rows: yᵀR⁻¹y = nσ²."""
-    n_rows, x0 = 400, 40.1
-    x, z = np.linspace(0, 80, n_rows)[:, None], np.linspace(0, 80, n_rows) - x0
-    y = np.exp(-(z**2)) if response == "bump" else z**3 * np.exp(-1.2 * z**2)
-    process = Process(process.kernel, np.ones(1), 1.0, 1e-6).best_scale(x, y)
-    var = 10.0 ** np.arange(-8, -2, 0.25)
-    rows = Inputs(Gaussian(np.full((len(var), 1), x0), var[:, None]), np.zeros((len(var), 0)))
-    found = predict_by(linked.BySeries(), node_of(process), x, y, rows)
-    assert np.sum(np.asarray(found.accurate)) >= (1 if process.kernel == "matern32" else 6)
-    for k in np.flatnonzero(found.accurate):
-        points, weights = oracles.gauss_hermite(np.array([x0]), var[k : k + 1], np.zeros(0), 60)
-        _, total, _ = oracles.through_inputs(process, x, y, points, weights)
-        error = abs(found.moments.var[k] - total) / (process.nugget * process.scale)
-        # Weights of up to 1e6 leave a round-off of 2e-3 nuggets in sums, whatever the variance.
-        assert error < 1e-2, (var[k], error)
-
-
-def test_wide_layers_have_no_series():
-    kernel = families.Matern52()
+def test_many_columns_have_no_cubature():
+    kernel = node_of(Process("matern52", np.ones(1), 1.0, 1e-4)).kernel
     assert linked.schemes(kernel, 11) == linked.schemes(kernel, 10)[1:]
-
-
-def test_a_row_has_the_same_moments_whatever_stands_beside_it(process):
-    """A neighbour that needs a higher degree does not add to it."""
-    process, x, y = in_one_column(replace(process, nugget=1e-3), 20)
-    small, larger, large = 0.09 * 1e-6, 0.09 * 1e-3, 0.09
-    scheme, node = linked.BySeries(), node_of(process)
-    each = [small, larger, large] * 6
-    alone = predict_by(scheme, node, x, y, rows_of([small] * len(each), 0.4, 0.6))
-    beside = predict_by(scheme, node, x, y, rows_of(each, 0.4, 0.6))
-    assert alone.moments.var[0] == beside.moments.var[0]
-    assert bool(beside.accurate[0])
-    assert not bool(beside.accurate[2])

@@ -76,7 +76,7 @@ def by_every_scheme(node, inputs, target, sites, at):
     """Moments where the first two inputs are uncertain."""
 
     def linked_by(scheme, link):
-        var = jnp.array([[1e-6 if scheme == linked.BySeries() else 0.1, 0.0]])
+        var = jnp.array([[0.1, 0.0]])
         prepared = linked.prepare(scheme, node, link, inputs, 2)
         uncertain = Inputs(Gaussian(at[None, :2], var), at[None, 2:])
         return linked.predict(scheme, node, link.alpha, prepared, inputs, uncertain)

@@ -5,6 +5,7 @@ themselves, and waits for them: two programs in flight on two cores wait for eac
 Without batches, programs may run in as many threads as there are cores.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -16,7 +17,7 @@ from deepemu._types import Array
 
 LARGE = 1500
 SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
-SMALLEST_HALVED = 256  # products with smaller blocks cost more than the symmetry saves
+SMALLEST_HALVED = 256  # products with smaller blocks cost more than the zeros
 N_SPLITS = 2  # leave 5/8 of the matrix
 
 
@@ -83,35 +84,45 @@ def inverse(lower: Array) -> Array:
     return jnp.block([[inverse(a) + g.T @ g, corner.T], [corner, inverse(b)]])
 
 
-# --- symmetric matrices in halves ------------------------------------------------------------
+# --- triangular matrices in halves -----------------------------------------------------------
 
-Halves = Array | tuple["Halves", Array, "Halves"]
-"""A symmetric matrix: the whole of it, or [[first, ·], [corner, last]] without the upper corner."""
+Triangle = Array | tuple["Triangle", Array, "Triangle"]
+"""A lower triangular matrix: the whole of it, or [[first, 0], [corner, last]] without the zeros.
+
+Where it is whole, any root of R⁻¹ will do."""
 
 
-def in_halves(matrix: Array, n_splits: int = N_SPLITS) -> Halves:
-    """A large symmetric matrix without most of its redundant half."""
-    n = matrix.shape[-1]
+def in_halves(lower: Array, n_splits: int = N_SPLITS) -> Triangle:
+    """A large lower triangular matrix without most of its zeros."""
+    n = lower.shape[-1]
     if n_splits == 0 or n < SMALLEST_HALVED:
-        return matrix
-    first, last = matrix[: n // 2, : n // 2], matrix[n // 2 :, n // 2 :]
+        return lower
+    first, last = lower[: n // 2, : n // 2], lower[n // 2 :, n // 2 :]
     halved = (in_halves(half, n_splits - 1) for half in (first, last))
-    return (next(halved), matrix[n // 2 :, : n // 2], next(halved))
+    return (next(halved), lower[n // 2 :, : n // 2], next(halved))
 
 
-def whole(halves: Halves) -> Array:
+def whole(triangle: Triangle) -> Array:
     """The matrix that was given to `in_halves`."""
-    if not isinstance(halves, tuple):
-        return halves
-    first, corner, last = halves
-    return jnp.block([[whole(first), corner.T], [corner, whole(last)]])
+    if not isinstance(triangle, tuple):
+        return triangle
+    first, corner, last = triangle
+    return jnp.block([[whole(first), jnp.zeros_like(corner.T)], [corner, whole(last)]])
 
 
-def quadratic_forms(halves: Halves, vectors: Array) -> Array:
-    """fᵀAf (m,) for the columns f of (n, m)."""
-    if not isinstance(halves, tuple):
-        return jnp.sum(vectors * (halves @ vectors), axis=0)
-    first, corner, last = halves
+def squared_norms(triangle: Triangle, vectors: Array) -> Array:
+    """|Bf|² (m,) for the columns f of (n, m)."""
+    first, *others = (jnp.sum(rows**2, axis=0) for rows in _times(triangle, vectors))
+    return sum(others, start=first)
+
+
+def _times(triangle: Triangle, vectors: Array) -> list[Array]:
+    """The rows of BF, in pieces."""
+    if not isinstance(triangle, tuple):
+        return [triangle @ vectors]
+    first, corner, last = triangle
     upper, lower = jnp.split(vectors, [corner.shape[1]])
-    mixed = jnp.sum(lower * (corner @ upper), axis=0)
-    return quadratic_forms(first, upper) + 2.0 * mixed + quadratic_forms(last, lower)
+    below, pieces = corner @ upper, _times(last, lower)
+    ends = list(itertools.accumulate(len(piece) for piece in pieces))[:-1]
+    added = zip(pieces, jnp.split(below, ends), strict=True)
+    return [*_times(first, upper), *(piece + part for piece, part in added)]

@@ -12,7 +12,7 @@ from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import Units
-from deepemu.core.nodes.linked import Linked
+from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
 
 
@@ -98,10 +98,7 @@ def _slopes(
 
 def _improved(network: Network, level: int, found: Linked, x: Array, arrays: Arrays) -> Linked:
     """The rows that were not accurate, at another level."""
-    better = _at_level(network, level, x, arrays)
-    keep = lambda old, new: jnp.where(found.accurate[None, :, None], old, new)  # noqa: E731
-    moments = jax.tree.map(keep, found.moments, better.moments)
-    return Linked(moments, found.accurate | better.accurate)
+    return better_of(found, _at_level(network, level, x, arrays))
 
 
 def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:
@@ -116,4 +113,5 @@ def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:
         return propagate(network, method, params, member, prepared, data, x, first)
 
     found = lax.map(of_member, (members, entered.means))
-    return Linked(found.moments, jnp.all(found.accurate, axis=0))
+    error, accurate = jnp.max(found.error, axis=0), jnp.all(found.accurate, axis=0)
+    return Linked(found.moments, error, accurate)

@@ -131,14 +131,15 @@ def propagate(
     the network a linked GP (section 2.2 of the paper). Nodes are visited one by one, so that the
     working memory is one node's.
     """
-    outputs, accurate = [first], jnp.ones(len(x), bool)
+    outputs, errors, accurate = [first], jnp.zeros(len(x)), jnp.ones(len(x), bool)
     for layer in range(1, network.depth):
         below = _joined(x, [outputs[source] for source in network.sources(layer)])
         at = Inputs(below, x[:, : network.layers[layer].n_columns - network.n_hidden(layer)])
         found = _propagate_layer(network, method, layer, params, member, prepared, data, at)
         outputs.append(Gaussian(found.moments.mean.T, found.moments.var.T))
+        errors = jnp.maximum(errors, jnp.max(found.error, axis=0))
         accurate = accurate & jnp.all(found.accurate, axis=0)
-    return Linked(outputs[-1], accurate)
+    return Linked(outputs[-1], errors, accurate)
 
 
 def _propagate_layer(
@@ -188,10 +189,11 @@ def prepare(
 @record
 class Predicted:
     """At m test points: moments of the last layer's nodes (K, m, P) and of a new output (K, m, q)
-    by each imputation, and (1, m) whether the method was accurate for all of them."""
+    by each imputation, and (1, m) the largest error of all of them and whether all are accurate."""
 
     latents: Gaussian
     outputs: Gaussian
+    error: Array
     accurate: Array
 
 
@@ -221,7 +223,7 @@ def predict(
     means = jax.vmap(lambda mean: _reordered(mean, order))(entered.means)
     x, var = _reordered((x, entered.var), order)
     nothing = jnp.zeros((*x.shape[:2], network.layers[-1].width))
-    none = Linked(Gaussian(nothing, nothing), jnp.ones(x.shape[:2], bool))
+    none = Linked(Gaussian(nothing, nothing), jnp.zeros(x.shape[:2]), jnp.ones(x.shape[:2], bool))
 
     def of_member(one: tuple[Member, Array]) -> Linked:
         member, mean = one
@@ -236,8 +238,9 @@ def predict(
     in_order = lambda rows: rows.reshape(len(rows), order.size, -1)[:, back]  # noqa: E731
     latents = jax.tree.map(in_order, found.moments)
     outputs = network.observation.moments(latents, units)
+    error = jnp.max(found.error, axis=0).reshape(1, -1)[:, back]
     accurate = jnp.all(found.accurate, axis=0).reshape(1, -1)[:, back]
-    return Predicted(latents, outputs, accurate)
+    return Predicted(latents, outputs, error, accurate)
 
 
 def predict_uncertain(
@@ -253,7 +256,7 @@ def predict_uncertain(
     rows = Inputs(at, at.mean[:, :0])
     found = lax.map(lambda one: linked.predict(scheme, one[0], one[1], one[2], inputs, rows), each)
     moments = Gaussian(found.moments.mean.T, found.moments.var.T)
-    return Linked(moments, jnp.all(found.accurate, axis=0))
+    return Linked(moments, jnp.max(found.error, axis=0), jnp.all(found.accurate, axis=0))
 
 
 def _enter_blocks(

@@ -15,7 +15,7 @@ from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import Units
-from deepemu.core.nodes.linked import Linked
+from deepemu.core.nodes.linked import better_of
 from deepemu.core.nodes.node import Joint
 from deepemu.core.predict import Predicted
 from deepemu.runtime.devices import current
@@ -152,9 +152,11 @@ def _predict_piece(group: Group, units: Units, x: np.ndarray) -> Predicted:
         rows = np.flatnonzero(~found.accurate[0])
         if not len(rows):
             break
-        better = _at_level(group, units, level, x[rows])
-        for whole, part in zip(*map(jax.tree.leaves, (found, better)), strict=True):
-            whole[:, rows] = part
+        other = _at_level(group, units, level, x[rows])
+        better = other.error[0] < found.error[0, rows]
+        found.accurate[0, rows] = other.accurate[0]
+        for whole, part in zip(*map(jax.tree.leaves, (found, other)), strict=True):
+            whole[:, rows[better]] = part[:, better]
     return found
 
 
@@ -172,8 +174,9 @@ def _at_level(group: Group, units: Units, level: int, x: np.ndarray) -> Predicte
         for some in map(jax.device_put, group.parts)
     ]
     found = joined(parts)
+    error = np.max(found.error, axis=0, keepdims=True)
     accurate = np.all(found.accurate, axis=0, keepdims=True)
-    return Predicted(found.latents, found.outputs, accurate)
+    return Predicted(found.latents, found.outputs, error, accurate)
 
 
 def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[np.ndarray, np.int32]]:
@@ -197,10 +200,8 @@ def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:
         for level in range(1, n_levels):
             if np.all(found.accurate):
                 break
-            better = to_numpy(program(imputed.network, level, params, data, Gaussian(*at)))
-            keep = lambda old, new, kept=found.accurate: np.where(kept[:, None], old, new)  # noqa: E731
-            moments = jax.tree.map(keep, found.moments, better.moments)
-            found = Linked(moments, found.accurate | better.accurate)
+            other = to_numpy(program(imputed.network, level, params, data, Gaussian(*at)))
+            found = to_numpy(better_of(found, other))
         parts.append(found.moments)
     return row(joined(parts), slice(len(x)))
 

@@ -201,8 +201,8 @@ class BaseEmulator(Regressor):
 
         The mean and variance of the mixture over all imputations of all chains, weighted, with
         standard deviations multiplied by the factor that fits held-out errors best. The variance is
-        that of a new run, so it includes the nugget; it is accurate to a few thousandths of the
-        nugget's share.
+        that of a new run, so it includes the nugget. Standard deviations are accurate to four
+        digits.
 
         With ``input_std``, a number or an array (d,) or (m, d), the inputs are uncertain: normal
         about the rows of X. A plain Gaussian process then has its moments in closed form, all else

@@ -13,7 +13,6 @@ from deepemu.ensembles.prediction import Chain
 from deepemu.observations.model import Observation
 from deepemu.posterior.inputs import cubature
 from deepemu.runtime.trees import joined, stack
-from deepemu.training.layers import SMALLEST_NUGGET
 
 Weighted = Sequence[tuple[Chain, float]]
 """Chains with their weights."""
@@ -53,13 +52,10 @@ def stretched(found: Components, observation: Observation, stretch: np.ndarray) 
 
 
 def has_closed_form(chains: Weighted) -> bool:
-    """Whether moments at normal inputs have a closed form that keeps its digits: plain GPs only,
-    with integrated latents, one set of parameters and a nugget that is not too small."""
+    """Whether moments at normal inputs have a closed form: plain GPs only, with integrated latents
+    and one set of parameters."""
     return all(
-        chain.imputed.network.n_imputed == 0
-        and len(chain.groups) == 1
-        and np.exp(chain.imputed.params[0].log_nugget[chain.place].min()) >= SMALLEST_NUGGET
-        for chain, _ in chains
+        chain.imputed.network.n_imputed == 0 and len(chain.groups) == 1 for chain, _ in chains
     )
 
 

@@ -110,7 +110,7 @@ class Posterior:
 
     def moments(self, X: ArrayLike, input_std: ArrayLike | None = None) -> Moments:
         """Mean and variance (m, q) of a new output: those of the mixture over all imputations of
-        all chains, weighted. The variance is accurate to a few thousandths of the nugget's share.
+        all chains, weighted. Standard deviations are accurate to four digits.
         """
         return self._to_user(self._over_rows(X, input_std, Components.mixed))
 

@@ -15,10 +15,8 @@ from deepemu.data.names import numbered
 from deepemu.observations.model import Observation
 
 ESTIMATE = "estimate"
-# The linked variance of a deep network sums terms of the size of R⁻¹; a plain GP's does not.
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
-SMALLEST_NUGGET = 1e-7
-SMALLEST_NUGGET_OF_ONE_LAYER = 1e-8
+SMALLEST_NUGGET = 1e-8
 _PRIORS: dict[str, Prior] = {
     "gamma": Independent(Gamma()),
     "inverse_gamma": Independent(InverseGamma()),
@@ -57,8 +55,8 @@ class Layer:
         Prior on lengthscales and nugget.
     scale : float, "estimate" or None
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
-    nugget : float of at least 1e-7 (1e-8 where there is no other layer), or "estimate"
-        Nugget relative to the scale. Round-off would dominate the variance below that.
+    nugget : float of at least 1e-8, or "estimate"
+        Nugget relative to the scale.
     """
 
     width: int | None = None
@@ -85,11 +83,10 @@ def build_network(
     specs: list[LayerSpec] = []
     names = _names_of(layers)
     inputs = list(input_names or numbered("x", n_inputs))
-    least = SMALLEST_NUGGET if len(layers) > 1 else SMALLEST_NUGGET_OF_ONE_LAYER
     for index, layer in enumerate(_with_scales(layers)):
         width = _width(layer, index, len(layers), observation.n_latents(n_outputs))
         require_flag(f"connect_input of layer {index + 1}", layer.connect_input)
-        _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", least)
+        _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", SMALLEST_NUGGET)
         sources = _sources(layer, index, names)
         columns = [f"{names[s]}.{node + 1}" for s in sources for node in range(specs[s].width)]
         connected = bool(layer.connect_input) or not sources

@@ -12,10 +12,9 @@ from deepemu.core.model.priors import Geometry, Prior
 from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites
 from deepemu.core.nodes.solver import Solver
 
-# Logarithms of 1e-3 … 1e3 and 1e-7 … 1e2. A smaller nugget is lost in the round-off of the linked
-# variance, which sums terms of the size of R⁻¹.
+# Logarithms of 1e-3 … 1e3 and 1e-8 … 1e2.
 LENGTHSCALE_BOUNDS = (-6.9, 6.9)
-NUGGET_BOUNDS = (-16.1, 4.6)
+NUGGET_BOUNDS = (-18.4, 4.6)
 
 
 @dataclass(frozen=True)

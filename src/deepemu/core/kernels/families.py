@@ -7,31 +7,16 @@ factor * exp(-exponent), so that a product over dimensions costs one exponential
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar, Protocol
 
 import jax.numpy as jnp
 
 from deepemu._types import Array
-from deepemu.core.kernels.half_line import dot, half_moments, rough_half_moments
+from deepemu.core.kernels.half_line import dot, half_moments
 
 Parts = tuple[Array, Array]
 """(factor, exponent), standing for factor * exp(-exponent); a factor of one may be a scalar."""
-
-
-class Hermite(NamedTuple):
-    """E[k(W - w) h_j(W)] for j = 0..3: c_0 = value * exp(-exponent), and the others over c_0.
-
-    h_j is the Hermite polynomial of (W - m) / sqrt(v), of norm one under N(m, v), so that
-    c_j = v^(j/2) / sqrt(j!) times the j-th derivative of I in m.
-    """
-
-    value: Array
-    exponent: Array
-    first: Array
-    second: Array
-    third: Array
 
 
 NAMES = ("squared_exponential", "matern52", "matern32")
@@ -48,17 +33,6 @@ class Kernel(Protocol):
 
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
-
-    def hermite(self, delta: Array, var: Array) -> Hermite:
-        """Coefficients of k(W - w) as a function of W, to absolute precision for v < 1."""
-
-    def hermite_tails(self, var: Array) -> tuple[Array, Array, Array]:
-        """Bounds on the squared norm of the remainder after terms of total degree 0..1, 0..2 and
-        0..3.
-
-        Of a product of kernels over columns, along the first axis, in the kernels' own Hilbert
-        space, where k(W - .) has norm one and degree j takes t_j = v^j / j! |I^(j)|^2 of it.
-        """
 
 
 @dataclass(frozen=True)
@@ -78,26 +52,6 @@ class SquaredExponential(Kernel):
         spread = 1.0 + 2.0 * var
         exponent = delta**2 / spread
         return jnp.broadcast_to(spread**-0.5, exponent.shape), exponent
-
-    def hermite(self, delta: Array, var: Array) -> Hermite:
-        """Derivatives of I: -2u, 4u^2 - 2s and 12su - 8u^3 times I, u = s delta, s = 1/(1 + 2v)."""
-        narrower = 1.0 / (1.0 + 2.0 * var)
-        u, twice = delta * narrower, 2.0 * var * narrower
-        first = (-2.0 * jnp.sqrt(var)) * u
-        second = (first**2 - twice) * math.sqrt(1 / 2)
-        third = first * (first**2 - 3.0 * twice) * math.sqrt(1 / 6)
-        return Hermite(jnp.sqrt(narrower), delta * u, first, second, third)
-
-    def hermite_tails(self, var: Array) -> tuple[Array, Array, Array]:
-        """The terms of total degree two, three and four, by t_j < C(2j, j) v^j.
-
-        Those of degree n add up to h_n in sum_n h_n x^n = prod_d (1 - 4 v_d x)^(-1/2), where
-        n h_n = sum_k p_k h_(n-k) with p_k = sum_d (4 v_d)^k / 2.
-        """
-        p1, p2, p3, p4 = (0.5 * jnp.sum((4.0 * var) ** k, axis=0) for k in range(1, 5))
-        two = (p1 * p1 + p2) / 2.0
-        three = (p1 * two + p2 * p1 + p3) / 3.0
-        return two, three, (p1 * three + p2 * two + p3 * p1 + p4) / 4.0
 
 
 @dataclass(frozen=True)
@@ -131,27 +85,6 @@ class Matern(Kernel):
         value = jnp.sum(dot(self.coefficients(), both), axis=0)
         return value, jnp.zeros_like(value)
 
-    def hermite(self, delta: Array, var: Array) -> Hermite:
-        """Derivatives of I as half-line moments of p, q = p' - ap, q' - aq, ...: k' = q exp(-at).
-
-        Those of odd order have the sign of t. A variance above one counts as one.
-        """
-        var = jnp.minimum(var, 1.0)
-        both = rough_half_moments(jnp.stack([delta, -delta]), var[None], self.rate, self.degree)
-        p = self.coefficients()
-        value = jnp.sum(dot(p, both), axis=0)
-        scale, ratios = 1.0 / jnp.maximum(value, jnp.finfo(value.dtype).tiny), []
-        for order in range(1, 4):
-            p, scale = self._differentiated(p), scale * jnp.sqrt(var / order)
-            above, below = dot(p, both)
-            ratios.append(scale * (above - below if order % 2 else above + below))
-        return Hermite(value, jnp.zeros_like(value), *ratios)
-
-    def _differentiated(self, p: Sequence[float]) -> tuple[float, ...]:
-        """Coefficients of p' - a p."""
-        slopes = [n * c for n, c in enumerate(p)][1:] + [0.0]
-        return tuple(slope - self.rate * c for slope, c in zip(slopes, p, strict=True))
-
 
 @dataclass(frozen=True)
 class Matern52(Matern):
@@ -159,18 +92,6 @@ class Matern52(Matern):
 
     rate: ClassVar[float] = math.sqrt(5.0)
     degree: ClassVar[int] = 2
-
-    def hermite_tails(self, var: Array) -> tuple[Array, Array, Array]:
-        """By t_1 < 5/3 v, t_2 < 25/2 v^2, and what is left after t_2 and t_3, 17 and 3 v^(5/2).
-
-        The first two derivatives of k have squared norms 5/3 and 25, and the third has none.
-        """
-        total, squares, powers = (jnp.sum(var**power, axis=0) for power in (1, 2, 2.5))
-        return (
-            1.4 * total**2 + 11.1 * squares,
-            17.0 * powers + 7.0 * total**3,
-            (3.0 + 24.0 * total) * powers + 26.0 * total**4,
-        )
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 (1 + a|r|) / (3 p(|r|))."""
@@ -204,16 +125,6 @@ class Matern32(Matern):
 
     rate: ClassVar[float] = math.sqrt(3.0)
     degree: ClassVar[int] = 1
-
-    def hermite_tails(self, var: Array) -> tuple[Array, Array, Array]:
-        """By t_1 < 3 v, t_2 < 3 v^(3/2), and what is left after each, 4, 1 and 1/2 v^(3/2)."""
-        total, powers = (jnp.sum(var**power, axis=0) for power in (1, 1.5))
-        crossed = total * powers
-        return (
-            4.0 * powers + 4.5 * total**2,
-            powers + 9.0 * crossed + 4.5 * total**3,
-            (0.5 + 3.0 * total + 4.5 * powers + 13.5 * total**2) * powers + 3.5 * total**4,
-        )
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 / (1 + a|r|)."""

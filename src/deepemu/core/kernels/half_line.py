@@ -51,19 +51,6 @@ def half_moments(delta: Array, var: Array, rate: Array | float, order: int) -> t
     return tuple(moment(n) for n in range(order + 1))
 
 
-def rough_half_moments(delta: Array, var: Array, rate: float, order: int) -> tuple[Array, ...]:
-    """`half_moments` to an absolute precision of 1e-15: a tail may lose all its digits.
-
-    For v up to one: the recursion loses more and more beyond.
-    """
-    v = jnp.maximum(var, SMALLEST_VARIANCE)
-    sd = jnp.sqrt(v)
-    z = rate * sd - delta / sd
-    tilt = jnp.exp(jnp.minimum(rate * (0.5 * rate * v - delta), _LARGEST_EXPONENT))
-    integrals = _near_integrals(z, jnp.exp(-0.5 * delta**2 / v), tilt, order)
-    return tuple(sd**n * math.sqrt(0.5 / math.pi) * g for n, g in enumerate(integrals))
-
-
 def opposite_moments(moments: Sequence[Array], delta: Array, var: Array) -> list[Array]:
     """E[t^n; t > 0], t ~ N(delta, v), from the moments of the other half line, E[(-t)^n; t < 0].
 

@@ -236,17 +236,9 @@ def _joint(
 
 
 def link(node: Node, inputs: Array, target: Array, sites: Sites) -> Link:
-    """α, A = ααᵀ − σ²R⁻¹ and yᵀR⁻¹y/σ².
-
-    Padded rows have weight zero.
-    """
-    used = sites.used
-    precision = linalg.inverse(factor(node, inputs, sites))
-    precision = jnp.where(used[:, None] & used[None, :], precision, 0.0)
-    weights_of_mean = precision @ target
-    weights = jnp.outer(weights_of_mean, weights_of_mean) - node.scale * precision
-    evidence = weights_of_mean @ target / node.scale
-    return Link(weights_of_mean, linalg.in_halves(weights), evidence)
+    """α and L⁻¹; padded rows have zeros."""
+    root = condition(node, inputs, sites)
+    return Link(alpha_of(root, target), linalg.in_halves(root))
 
 
 def leave_one_out(node: Node, inputs: Array, target: Array, sites: Sites) -> Gaussian:
@@ -290,26 +282,9 @@ def extend_link(
     target: Array,
     sites: Sites,
 ) -> Link:
-    """R⁻¹ = [[P + BS⁻¹Bᵀ, −BS⁻¹], [·, S⁻¹]] with P = R₁⁻¹, B = PK₁₂ and S = R₂₂ − K₂₁B.
-
-    P = (ααᵀ − A)/σ² has lost digits, so B gets a step of iterative refinement.
-    """
-    n_missing = inputs.shape[0] - link.alpha.shape[0]
-    alpha = jnp.pad(link.alpha, (0, n_missing))
-    weights = jnp.pad(linalg.whole(link.weights), ((0, n_missing), (0, n_missing)))
-    before = (jnp.outer(alpha, alpha) - weights) / node.scale
-    is_old = (jnp.arange(inputs.shape[0]) < first) & sites.used
-    cross, own = _new_rows(n_new, first, node, inputs, sites)
-    known = dataclasses.replace(sites, counts=jnp.where(is_old, sites.counts, 0.0))
-    b = before @ cross
-    b = b + before @ (cross - correlation(node, inputs, known) @ b)
-    schur = linalg.cholesky(own - cross.T @ b)
-    of_new = linalg.solve(schur, jnp.eye(n_new, dtype=inputs.dtype))
-    root = jax.lax.dynamic_update_slice(-b @ of_new.T, of_new.T, (first, jnp.zeros_like(first)))
-    precision = before + root @ root.T
-    alpha = alpha + root @ (root.T @ target)
-    weights = jnp.outer(alpha, alpha) - node.scale * precision
-    return Link(alpha, linalg.in_halves(weights), alpha @ target / node.scale)
+    """`extend` of L⁻¹, and α with it."""
+    root = extend(n_new, first, node, linalg.whole(link.root), inputs, sites)
+    return Link(alpha_of(root, target), linalg.in_halves(root))
 
 
 def _new_rows(

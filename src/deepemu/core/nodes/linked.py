@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
@@ -11,10 +12,16 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels import pairs, products
 from deepemu.core.kernels.families import Kernel
 from deepemu.core.kernels.pairs import PairForm
-from deepemu.core.linalg import Halves
-from deepemu.core.nodes import linked_series, pair_sums
+from deepemu.core.linalg import Triangle
+from deepemu.core.nodes import cubature, pair_sums
+from deepemu.core.nodes.cubature import Rule
 from deepemu.core.nodes.node import Node
 from deepemu.core.nodes.pair_sums import Pairs
+
+# Relative, of the variance: the standard deviation is right to half of it.
+TOLERANCE = 1e-4
+# Of sums over pairs, in units of the weights' Frobenius norm.
+ROUND_OFF = 2e-15
 
 
 @record
@@ -27,31 +34,34 @@ class Inputs:
 
 @record
 class Link:
-    """The statistics for prediction at uncertain inputs: α, A = ααᵀ − σ²R⁻¹ and yᵀR⁻¹y/σ²."""
+    """The statistics for prediction at uncertain inputs: α, and L⁻¹ with R⁻¹ = L⁻ᵀL⁻¹."""
 
     alpha: Array
-    weights: Halves
-    evidence: Array
+    root: Triangle
 
 
 @record
 class Linked:
-    """Moments at test points, and a mask of where the scheme meets its error bound."""
+    """Moments at test points, an estimate of the variance's relative error, and a mask of the
+    points that need no better scheme."""
 
     moments: Gaussian
+    error: Array
     accurate: Array
 
 
 @record
 class Expected:
-    """sum_i α_i f_i I_i and sum_ij A_ij f_i f_j J_ij at test points, and where they are accurate.
+    """Mean μ = αᵀ(f∘I) and variance αᵀJα − μ² + σ² (1 + η − tr(R⁻¹J)), with ffᵀ in J, at test
+    points; an estimate of the variance's error, and a mask of where no other scheme can do better.
 
     f holds the correlations with known columns, for which I = r and J = r rᵀ.
     """
 
-    first: Array
-    second: Array
-    accurate: Array
+    mean: Array
+    var: Array
+    error: Array
+    final: Array
 
 
 class Scheme(Protocol):
@@ -61,7 +71,7 @@ class Scheme(Protocol):
     def cheap_to_read(self) -> bool:
         """Whether little is read for a pair of design points."""
 
-    def prepare(self, link: Link, points: Array, n_tiles: int) -> Any:
+    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Any:
         """Quantities that all test points share, given design points (n, D) in lengthscales."""
 
     def expected(
@@ -71,23 +81,24 @@ class Scheme(Protocol):
 
 
 @dataclass(frozen=True)
-class BySeries(Scheme):
-    """For inputs of small variance, at the cost of a few matrix products."""
+class ByCubature(Scheme):
+    """An expectation over the inputs by a rule of a few points, which loses no digits."""
+
+    rule: Rule
 
     @property
     def cheap_to_read(self) -> bool:
         return True
 
-    def prepare(self, link: Link, points: Array, n_tiles: int) -> Link:
-        return link
+    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
+        return link.root
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Link, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
     ) -> Expected:
-        parts = linked_series.terms(node.kernel, delta, var, factor)
-        degrees = linked_series.degrees_needed(node.kernel, var, node.nugget, prepared.evidence)
-        second = linked_series.expected_sum(prepared.weights, alpha, parts, degrees)
-        return Expected(alpha @ parts.common, second, degrees.accurate)
+        mean = alpha @ (products.expectation_matrix(node.kernel, delta, var) * factor)
+        found = cubature.variance(self.rule, node, prepared, alpha, mean, delta, var, factor)
+        return Expected(mean, *found, jnp.zeros_like(mean, bool))
 
 
 @dataclass(frozen=True)
@@ -100,16 +111,28 @@ class ByPairs(Scheme):
     def cheap_to_read(self) -> bool:
         return self.form.cheap_to_read
 
-    def prepare(self, link: Link, points: Array, n_tiles: int) -> Pairs:
-        tiles = pair_sums.tiled(self.form, linalg.whole(link.weights), points)
-        return pair_sums.grouped(tiles, n_tiles)
+    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> tuple[Pairs, Array]:
+        """Pairs with weights A = ααᵀ − σ²R⁻¹, and the round-off of a sum over them."""
+        root = linalg.whole(link.root)
+        weights = link.alpha[:, None] * link.alpha[None, :] - node.scale * (root.T @ root)
+        pairs = pair_sums.grouped(pair_sums.tiled(self.form, weights, points), n_tiles)
+        return pairs, ROUND_OFF * jnp.sqrt(jnp.sum(weights**2))
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Pairs, delta: Array, var: Array, factor: Array
+        self,
+        node: Node,
+        alpha: Array,
+        prepared: tuple[Pairs, Array],
+        delta: Array,
+        var: Array,
+        factor: Array,
     ) -> Expected:
-        first = alpha @ (products.expectation_matrix(node.kernel, delta, var) * factor)
-        second = pair_sums.expected_sum(self.form, prepared, delta, var, factor)
-        return Expected(first, second, self.form.is_accurate(var))
+        pairs, round_off = prepared
+        mean = alpha @ (products.expectation_matrix(node.kernel, delta, var) * factor)
+        second = pair_sums.expected_sum(self.form, pairs, delta, var, factor)
+        total = second - mean**2 + node.scale * (1.0 + node.nugget)
+        applies = self.form.is_accurate(var)
+        return Expected(mean, total, jnp.where(applies, round_off, jnp.inf), applies)
 
 
 @dataclass(frozen=True)
@@ -120,23 +143,23 @@ class AtKnownInputs(Scheme):
     def cheap_to_read(self) -> bool:
         return True
 
-    def prepare(self, link: Link, points: Array, n_tiles: int) -> Halves:
-        return link.weights
+    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
+        return link.root
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Halves, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
     ) -> Expected:
-        second = linalg.quadratic_forms(prepared, factor)
-        return Expected(alpha @ factor, second, jnp.ones_like(second, bool))
+        left = 1.0 + node.nugget - linalg.squared_norms(prepared, factor)
+        known = jnp.ones_like(left, bool)
+        return Expected(alpha @ factor, node.scale * left, jnp.zeros_like(left), known)
 
 
 def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
     """Schemes for this number of uncertain columns, the cheapest first; the last one is always
-    accurate."""
+    final."""
     if n_uncertain == 0:
         return (AtKnownInputs(),)
-    by_pairs = tuple(map(ByPairs, pairs.of(kernel)))
-    return (BySeries(), *by_pairs) if n_uncertain <= linked_series.MOST_COLUMNS else by_pairs
+    return (*map(ByCubature, cubature.rules(n_uncertain)), *map(ByPairs, pairs.of(kernel)))
 
 
 def prepare(
@@ -144,7 +167,7 @@ def prepare(
 ) -> Any:
     """The scheme's preparation of a node whose first columns are uncertain, for all test points."""
     points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
-    return scheme.prepare(link, points, n_tiles)
+    return scheme.prepare(node, link, points, n_tiles)
 
 
 def predict(
@@ -152,8 +175,7 @@ def predict(
 ) -> Linked:
     """Mean and variance (m,) of the output where inputs are uncertain, (3) and (4) of the paper.
 
-    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)) = Σ A∘J − μ² + σ² (1 + η),
-    never below σ²η.
+    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)), never below σ²η.
     """
     n_uncertain = at.uncertain.mean.shape[1]
     hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
@@ -161,6 +183,15 @@ def predict(
     at_known = products.correlation_matrix(node.kernel, known, at.known, inverse_known)
     delta, var = products.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
     found = scheme.expected(node, alpha, prepared, delta, var, at_known)
-    mean, floor = found.first, node.scale * node.nugget
-    moments = Gaussian(mean, jnp.maximum(found.second - mean**2 + node.scale + floor, floor))
-    return Linked(moments, found.accurate)
+    total = jnp.maximum(found.var, node.scale * node.nugget)
+    error = found.error / total
+    return Linked(Gaussian(found.mean, total), error, found.final | (error <= TOLERANCE))
+
+
+def better_of(found: Linked, other: Linked) -> Linked:
+    """Row by row, moments (…, m, P) of the smaller error."""
+    keep = found.accurate | (found.error <= other.error)
+    moments = jax.tree.map(
+        lambda a, b: jnp.where(keep[:, None], a, b), found.moments, other.moments
+    )
+    return Linked(moments, jnp.minimum(found.error, other.error), found.accurate | other.accurate)

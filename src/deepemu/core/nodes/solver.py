@@ -94,7 +94,7 @@ class Solver(Protocol):
 
     def schemes(self, kernel: Kernel, n_uncertain: int, /) -> tuple[Scheme, ...]:
         """Schemes for moments at this number of uncertain columns, given a link: the cheapest
-        first; the last one is always accurate."""
+        first; the last one is always final."""
 
     def leave_one_out(self, node: Node, inputs: Array, target: Array, sites: Sites, /) -> Gaussian:
         """Prediction of one observation at each site with all of that site left out."""
