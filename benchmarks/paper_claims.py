@@ -94,43 +94,43 @@ def of_errors_of_a_greek(problem: str, where: str) -> tuple[Claim, ...]:
 
 
 STEP = (
-    Claim("4, Fig. 5", "Step: every deep one beats the plain process",
+    Claim("4, Fig. 4", "Step: every deep one beats the plain process",
           all_of(*(lower_error("step", who(3), GP) for who in (FB, DSVI, SI, IC)))),
-    Claim("4, Fig. 5", "Step: FB, SI and SI-IC have better means than DSVI",
+    Claim("4, Fig. 4", "Step: FB, SI and SI-IC have better means than DSVI",
           all_of(*(lower_error("step", who(3), DSVI(3)) for who in (FB, SI, IC)))),
-    Claim("4, Fig. 5", "Step: SI and FB are less sure at the jump than SI-IC and DSVI",
+    Claim("4, Fig. 4", "Step: SI and FB are less sure at the jump than SI-IC and DSVI",
           all_of(*(surer_at_the_jump(b(3), a(3))
                    for a in (SI, FB) for b in (IC, DSVI)))),
-    Claim("4, Fig. 5", "Step: at the runs DSVI is less sure than the others, which interpolate",
+    Claim("4, Fig. 4", "Step: at the runs DSVI is less sure than the others, which interpolate",
           all_of(*(surer_at_the_runs(who(3), DSVI(3)) for who in (FB, SI, IC)))),
-    Claim("4, Fig. 6", "Step: FB, SI and SI-IC mark the jump more than DSVI",
+    Claim("4, Fig. 5", "Step: FB, SI and SI-IC mark the jump more than DSVI",
           all_of(*(surer_at_the_jump(DSVI(3), who(3))
                    for who in (FB, SI, IC)))),
-    Claim("4, Fig. 7", "Step: FB has the lowest errors, then DSVI",
+    Claim("4, Fig. 6", "Step: FB has the lowest errors, then DSVI",
           all_of(*(lower_error("step", a(3), b(3))
                    for a, b in ((FB, DSVI), (DSVI, IC), (DSVI, SI))))),
-    Claim("4, Fig. 7", "Step: SI has the largest errors of the deep ones",
+    Claim("4, Fig. 6", "Step: SI has the largest errors of the deep ones",
           all_of(*(lower_error("step", who(3), SI(3)) for who in (FB, DSVI, IC)))),
-    Claim("4, Fig. 7", "Step: the input connection lowers the errors of SI",
+    Claim("4, Fig. 6", "Step: the input connection lowers the errors of SI",
           lower_error("step", IC(3), SI(3))),
-    Claim("4, Fig. 7", "Step: SI-IC comes near FB and DSVI (within a tenth)",
+    Claim("4, Fig. 6", "Step: SI-IC comes near FB and DSVI (within a tenth)",
           all_of(*(no_lower_error("step", who(3), IC(3)) for who in (FB, DSVI)))),
 )  # fmt: skip
 
 VEGA = (
-    *of_errors_of_a_greek("vega", "5, Fig. 10"),
+    *of_errors_of_a_greek("vega", "5, Fig. 9"),
     Claim("5", "Vega: SI-IC of three layers has the best errors",
           all_of(*(lower_error("vega", IC(3), who)
                    for who in at_every_depth("vega", *DEEP) if who != IC(3)))),
     Claim("5", "Vega: SI-IC knows its errors no worse than others of three layers",
           all_of(*(knows_its_errors_as_well("vega", IC(3), who(3)) for who in (FB, DSVI, SI)))),
-    Claim("5, Fig. 11", "Vega: DSVI is surer than the others where it is wrong",
+    Claim("5, Fig. 10", "Vega: DSVI is surer than the others where it is wrong",
           all_of(*(sure_where_wrong("vega", DSVI(who[1]), who)
                    for who in at_every_depth("vega", "fb", "si", "si-ic")))),
-    Claim("5, Fig. 11", "Vega: DSVI is surer than the others where Vega is large",
+    Claim("5, Fig. 10", "Vega: DSVI is surer than the others where Vega is large",
           all_of(*(contrast("vega", who, DSVI(who[1]))
                    for who in at_every_depth("vega", "fb", "si", "si-ic")))),
-    Claim("5, Fig. 11", "Vega: FB of three layers tells good means from bad ones best",
+    Claim("5, Fig. 10", "Vega: FB of three layers tells good means from bad ones best",
           all_of(*(knows_its_errors("vega", FB(3), who(3)) for who in (DSVI, SI, IC)))),
 )  # fmt: skip
 

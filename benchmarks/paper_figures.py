@@ -117,7 +117,7 @@ def best(found: Sequence[Record]) -> Record:
 
 
 def step_means(results: Results) -> Figure:
-    """Figure 5: mean and two standard deviations of the first trial of each method."""
+    """Figure 4: mean and two standard deviations of the first trial of each method."""
     data = load_design("step", 0)
     x = data.X_test[:, 0]
     figure, panels = row_of_panels(results.methods("step"))
@@ -132,7 +132,7 @@ def step_means(results: Results) -> Figure:
 
 
 def step_deviations(results: Results) -> Figure:
-    """Figure 6: predictive standard deviations over the trials of each method."""
+    """Figure 5: predictive standard deviations over the trials of each method."""
     data = load_design("step", 0)
     x = data.X_test[:, 0]
     figure, panels = row_of_panels(results.methods("step"))
@@ -170,7 +170,7 @@ def row_of_panels(named: Sequence[str]) -> tuple[Figure, Sequence[Axes]]:
 
 
 def errors_and_times(problem: str, results: Results) -> Figure:
-    """Figures 7, 10, S.2, S.4, S.6 and S.8: violins of NRMSEP, bars of time.
+    """Figures 6, 9, S.2, S.4, S.6 and S.8: violins of NRMSEP, bars of time.
 
     A dash-dot line is the plain Gaussian process. Times are of one core, without compilation.
     """
@@ -232,7 +232,7 @@ def draw_violin(ax: Axes, place: int, values: np.ndarray, colour: str) -> None:
 
 
 def profiles(problem: str, results: Results) -> Figure:
-    """Figures 11, S.3, S.5, S.7 and S.9: truth against mean, coloured by standard deviation.
+    """Figures 10, S.3, S.5, S.7 and S.9: truth against mean, coloured by standard deviation.
 
     Of the trial with the lowest NRMSEP. A row has the networks of one depth; what has no depth
     stands in the last column. Standard deviations are scaled by their least and largest value, and
@@ -294,7 +294,7 @@ def grid_of_trials(problem: str, results: Results) -> list[list[Panel]]:
 
 
 def greeks(_: Results) -> Figure:
-    """Figure 8: Vega, Delta and Gamma over spot and strike at a maturity of one year."""
+    """Figure 7: Vega, Delta and Gamma over spot and strike at a maturity of one year."""
     axis = np.linspace(10, 200, 96)
     S, K = np.meshgrid(axis, axis)
     found = heston_greeks(S.ravel(), K.ravel(), np.ones(S.size))
@@ -318,12 +318,12 @@ def of(draw: Callable[[str, Results], Figure], problem: str) -> Drawing:
 
 
 FIGURES = {
-    "fig-5": Drawing(step_means, "step"),
-    "fig-6": Drawing(step_deviations, "step"),
-    "fig-7": of(errors_and_times, "step"),
-    "fig-8": Drawing(greeks),
-    "fig-10": of(errors_and_times, "vega"),
-    "fig-11": of(profiles, "vega"),
+    "fig-4": Drawing(step_means, "step"),
+    "fig-5": Drawing(step_deviations, "step"),
+    "fig-6": of(errors_and_times, "step"),
+    "fig-7": Drawing(greeks),
+    "fig-9": of(errors_and_times, "vega"),
+    "fig-10": of(profiles, "vega"),
     "fig-s2": of(errors_and_times, "fived"),
     "fig-s3": of(profiles, "fived"),
     "fig-s4": of(errors_and_times, "engine"),

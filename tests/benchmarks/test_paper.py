@@ -413,7 +413,7 @@ def test_half_a_file_is_never_there(small_design, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("name", ["fig-5", "fig-6", "fig-7", "fig-10", "fig-11"])
+@pytest.mark.parametrize("name", ["fig-4", "fig-5", "fig-6", "fig-9", "fig-10"])
 def test_figures_are_drawn_from_what_is_stored(gathered, name, capsys):
     paper_figures.main(["--only", name, "--results", str(gathered), "--folder", str(gathered)])
     assert (gathered / f"paper-{name}.png").stat().st_size > 5_000
@@ -426,11 +426,11 @@ def test_a_figure_without_trials_is_left_out_with_a_line(small_design, tmp_path,
     put(folder, Trial("step", "si", 3, 0), 0.5)
     gather(folder, tmp_path)
     paper_figures.main(["--results", str(tmp_path), "--folder", str(tmp_path), "--only",
-                        "fig-5", "fig-6", "fig-7", "fig-10", "fig-s3"])  # fmt: skip
+                        "fig-4", "fig-5", "fig-6", "fig-9", "fig-s3"])  # fmt: skip
     drawn = sorted(path.stem for path in tmp_path.glob("*.png"))
-    assert drawn == ["paper-fig-5", "paper-fig-6", "paper-fig-7"]
+    assert drawn == ["paper-fig-4", "paper-fig-5", "paper-fig-6"]
     told = capsys.readouterr().out
-    assert "paper-fig-10.png needs trials of vega and is left out" in told
+    assert "paper-fig-9.png needs trials of vega and is left out" in told
     assert "paper-fig-s3.png needs trials of fived and is left out" in told
 
 
@@ -440,13 +440,13 @@ def test_figures_of_nothing_say_what_to_do(tmp_path):
 
 
 def test_bars_are_mean_times_and_a_time_that_is_missing_has_none(gathered):
-    figure = paper_figures.FIGURES["fig-10"].draw(paper_figures.read(gathered))
+    figure = paper_figures.FIGURES["fig-9"].draw(paper_figures.read(gathered))
     heights = [bar.get_height() for bar in figure.axes[1].patches]
     assert heights == pytest.approx([2.5] * 4)
 
 
 def test_all_standard_deviations_are_inside_the_axes(gathered):
-    figure = paper_figures.FIGURES["fig-6"].draw(paper_figures.read(gathered))
+    figure = paper_figures.FIGURES["fig-5"].draw(paper_figures.read(gathered))
     panels = [ax for ax in figure.axes if ax.get_title()]
     assert [ax.get_title() for ax in panels] == ["GP", "SI", "SI-IC"]
     for ax in panels:
@@ -457,7 +457,7 @@ def test_all_standard_deviations_are_inside_the_axes(gathered):
 def test_profiles_are_truth_against_mean_by_depth_and_method(gathered):
     """Of the best trial; the design's truth is -1 and 1, so that 0 and 1 are its scaled values."""
     results = paper_figures.read(gathered)
-    figure = paper_figures.FIGURES["fig-11"].draw(results)
+    figure = paper_figures.FIGURES["fig-10"].draw(results)
     titles = [ax.get_title().split(":")[0] for ax in figure.axes if ax.get_title()]
     assert titles == ["SI, 2", "SI-IC, 2", "GP", "SI, 3", "SI-IC, 3"]
     points = np.array(figure.axes[0].collections[0].get_offsets())
@@ -553,3 +553,10 @@ def test_the_page_has_the_tables_of_the_stored_trials():
 def test_the_page_shows_every_figure():
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in paper_figures.FIGURES if f"images/paper-{name}.png" not in page] == []
+
+
+def test_captions_have_the_numbers_of_their_pictures():
+    page = PAGE.read_text(encoding="utf-8")
+    shown = re.findall(r"images/paper-fig-(s?)(\d+)\.png\)\n\n\*Figure (S\.)?(\d+)", page)
+    assert len(shown) == len(paper_figures.FIGURES)
+    assert [each for each in shown if (bool(each[0]), each[1]) != (bool(each[2]), each[3])] == []

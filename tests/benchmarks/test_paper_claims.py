@@ -229,7 +229,7 @@ SPREAD_WORLD = {
 }
 # In five dimensions it is SI-IC that knows its errors best; and SI-IC of three layers stands out.
 FIVED_KNOWS = {"fb": 0.5, "si": 0.45, "si-ic": 0.6, "dsvi": 0.2, "gp": 0.1}
-# One trial of the paper (Fig. 5) is not like its hundred (Fig. 7).
+# One trial of the paper (Fig. 4) is not like its hundred (Fig. 6).
 AGAINST_EACH_OTHER = "Step: FB, SI and SI-IC have better means than DSVI"
 
 
