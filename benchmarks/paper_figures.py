@@ -12,7 +12,7 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +20,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from paper import EXPERIMENTS, WITHOUT_DEPTH
-from paper_store import PREDICTIONS, TABLE, Record, trial_of
+from paper_store import ACCEPTANCES, PREDICTIONS, TABLE, Record, trial_of
 from problems import DATA, heston_greeks, load_design
 
 matplotlib.use("Agg")
@@ -60,10 +60,12 @@ NOT_NORMALISED = ("fived",)  # in the captions of the paper's figures
 
 @dataclass(frozen=True)
 class Results:
-    """The stored trials, and predictions (2, points) by the trial's name."""
+    """The stored trials, predictions (2, points) by the trial's name, and what was counted of
+    acceptances."""
 
     records: list[Record]
     predictions: dict[str, np.ndarray]
+    acceptances: list[Record] = field(default_factory=list)
 
     def select(self, problem: str, method: str, depth: int | None = None) -> list[Record]:
         return [
@@ -86,14 +88,25 @@ def read(folder: Path) -> Results:
     """What ``paper.py`` has put there; a time that was not measured is not in a record."""
     if not (folder / TABLE).exists():
         sys.exit(f"there is no {TABLE} in {folder}; run benchmarks/paper.py first")
-    with (folder / TABLE).open(newline="", encoding="utf-8") as file:
-        records = [
-            {key: number_or_word(value) for key, value in row.items() if value != ""}
-            for row in csv.DictReader(file)
-        ]
+    counted = folder / ACCEPTANCES
     with np.load(folder / PREDICTIONS) as file:
         predictions = {name: np.asarray(file[name], dtype=np.float64) for name in file.files}
-    return Results(records, predictions)
+    return Results(
+        records_in(folder / TABLE), predictions, records_in(counted) if counted.exists() else []
+    )
+
+
+def records_in(path: Path) -> list[Record]:
+    """A digest stays a word: some look like numbers."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return [
+            {
+                key: value if key == "source" else number_or_word(value)
+                for key, value in row.items()
+                if value != ""
+            }
+            for row in csv.DictReader(file)
+        ]
 
 
 def number_or_word(text: str) -> float | int | str:
@@ -218,6 +231,10 @@ def times(found: Sequence[Record]) -> np.ndarray:
     """Cpu seconds of training and prediction, where they were measured."""
     measured = [record for record in found if "fit_cpu_s" in record]
     return column(measured, "fit_cpu_s") + column(measured, "predict_cpu_s")
+
+
+def prediction_times(found: Sequence[Record]) -> np.ndarray:
+    return column(found, "predict_cpu_s")
 
 
 def draw_violin(ax: Axes, place: int, values: np.ndarray, colour: str) -> None:

@@ -20,6 +20,7 @@ from problems import load_design
 from scipy.stats import spearmanr
 
 TABLE, PREDICTIONS = "paper.csv", "paper_predictions.npz"
+ACCEPTANCES = "paper_acceptances.csv"
 DESIGN = 0
 
 Record = dict[str, Any]

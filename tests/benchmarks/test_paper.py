@@ -11,6 +11,7 @@ from unittest import mock
 
 import numpy as np
 import paper
+import paper_acceptances
 import paper_claims
 import paper_figures
 import paper_store
@@ -434,6 +435,14 @@ def test_a_figure_without_trials_is_left_out_with_a_line(small_design, tmp_path,
     assert "paper-fig-s3.png needs trials of fived and is left out" in told
 
 
+def test_a_digest_that_looks_like_a_number_stays_a_word(tmp_path):
+    table = tmp_path / "table.csv"
+    table.write_text("problem,number,source,chain\nvega,3,12345e67,\n")
+    assert paper_figures.records_in(table) == [
+        {"problem": "vega", "number": 3, "source": "12345e67"}
+    ]
+
+
 def test_figures_of_nothing_say_what_to_do(tmp_path):
     with pytest.raises(SystemExit, match=r"no paper\.csv in .*; run benchmarks/paper\.py first"):
         paper_figures.main(["--results", str(tmp_path)])
@@ -560,3 +569,49 @@ def test_captions_have_the_numbers_of_their_pictures():
     shown = re.findall(r"images/paper-fig-(s?)(\d+)\.png\)\n\n\*Figure (S\.)?(\d+)", page)
     assert len(shown) == len(paper_figures.FIGURES)
     assert [each for each in shown if (bool(each[0]), each[1]) != (bool(each[2]), each[3])] == []
+
+
+# --- acceptances ---------------------------------------------------------------------------------
+
+
+class Chain:
+    """A model whose one chain needs as many evaluations as it has iterations."""
+
+    def set_params(self, n_iter):
+        self.n_iter = n_iter
+        return self
+
+    def fit(self, X, y):
+        mixing = mock.Mock(evaluations=float(self.n_iter))
+        self.posterior_ = mock.Mock(report=mock.Mock(mixing=(mixing,)))
+        return self
+
+
+def test_acceptances_are_counted_with_and_without_the_input_connection(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(paper_acceptances, "estimator", lambda _: Chain())
+    monkeypatch.setattr(paper_acceptances, "facts_of", lambda seed, _: {"source": "12345e67"})
+    paper_acceptances.main(["--folder", str(tmp_path / "new")])
+    rows = paper_figures.records_in(tmp_path / "new" / "paper_acceptances.csv")
+    assert {row["evaluations"] for row in rows} == {paper_acceptances.N_ITER}
+    for method in ("si", "si-ic"):
+        own = [(r["problem"], r["depth"]) for r in rows if r["method"] == method]
+        assert sorted(set(own)) == [
+            ("engine", 2),
+            ("fived", 2),
+            ("step", 3),
+            ("vega", 2),
+            ("vega", 3),
+        ]
+        assert len(own) == 5 * paper.FEWEST
+    capsys.readouterr()
+    paper_acceptances.main(["--folder", str(tmp_path / "new")])
+    assert capsys.readouterr().out.endswith("is there and is kept; remove it to count again\n")
+
+
+def test_the_stored_acceptances_are_of_one_source_and_of_all_chains():
+    rows = paper_figures.records_in(problems.DATA / "paper_acceptances.csv")
+    names = [paper.Trial(r["problem"], r["method"], r["depth"], r["number"]) for r in rows]
+    assert names == paper_acceptances.planned()
+    assert len({row["source"] for row in rows}) == 1
