@@ -46,6 +46,7 @@ notebooks: $(VENV)/.installed-docs
 RESULTS ?= build/paper
 paper: $(VENV)/.installed-bench
 	$(RUN) benchmarks/paper.py --folder $(RESULTS) $(ARGS)
+	$(RUN) benchmarks/paper_acceptances.py --folder $(RESULTS)
 	$(RUN) benchmarks/paper_figures.py --results $(RESULTS) --folder $(RESULTS)/figures
 	$(RUN) benchmarks/paper_claims.py --results $(RESULTS)
 

@@ -7,65 +7,37 @@ of which each trial has a few statistics (``paper_store.spread_statistics``).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
-from paper import FEWEST
-from paper_figures import NAMES, Results, column, times
-from scipy.stats import levene, mannwhitneyu, wilcoxon
+from paper import DESIGN, FEWEST
+from paper_figures import NAMES, Results, best, column, prediction_times, times
+from paper_store import REGIONS, Record, upper_tenth
+from paper_verdicts import (
+    CONFIRMED,
+    REFUTED,
+    TOO_FEW,
+    UNCLEAR,
+    Judge,
+    Missing,
+    Verdict,
+    more_often,
+)
+from problems import load_design
+from scipy.stats import fisher_exact, levene, mannwhitneyu, norm, wilcoxon
 
 LEVEL = 0.05
 FEWEST_TIMES = 4  # measured ones, with which a rank test can be clear
 MARGIN = 0.1  # a gain in the median error that matters
-AS_WELL = 0.1  # a loss of rank correlation that does not
+AS_WELL = 0.1  # a loss of rank correlation that does not; and a correlation that is as good as none
+TIME_MARGIN = 0.2  # of the larger time: one machine differs from itself by that, from hour to hour
+COMPARABLE = 2.0  # times: what takes less than so many times another's is as efficient
 N_RESAMPLES = 2000
 PROMISED = 0.95  # coverage
-CONFIRMED, REFUTED, UNCLEAR = "confirmed", "contradicted", "undecided"
+OTHER_SOURCES = "times from different sources"
 
-
-class Missing(LookupError):
-    """Trials that a claim needs were not run."""
-
-
-class Verdict(NamedTuple):
-    word: str
-    numbers: tuple[str, ...]  # such as "SI 2: 0.0325"
-
-
-Judge = Callable[[Results], Verdict]
 Who = tuple[str, int]  # method and depth; depth 0 where it has none
-
-
-def all_of(*judges: Judge) -> Judge:
-    """Confirmed if all are; what was not run is named, unless nothing was."""
-
-    def judge(results: Results) -> Verdict:
-        found, missing = [], []
-        for each in judges:
-            try:
-                found.append(each(results))
-            except Missing as error:
-                missing.append(str(error))
-        absent = ", ".join(dict.fromkeys(missing))
-        if not found:
-            raise Missing(absent)
-        numbers = [number for verdict in found for number in verdict.numbers]
-        left_out = [f"too few trials: {absent}"] if missing else []
-        word = in_one_word([verdict.word for verdict in found])
-        if missing:
-            word += f" ({len(found)} of {len(judges)} parts)"
-        return Verdict(word, tuple(dict.fromkeys(numbers + left_out)))
-
-    return judge
-
-
-def in_one_word(words: list[str]) -> str:
-    if len(set(words)) == 1:
-        return words[0]
-    counts = (f"{words.count(w)} {w}" for w in (CONFIRMED, UNCLEAR, REFUTED) if w in words)
-    return f"in part ({', '.join(counts)})"
 
 
 # --- samples of trials ---------------------------------------------------------------------------
@@ -75,7 +47,7 @@ def values(results: Results, problem: str, who: Who, field: str) -> np.ndarray:
     """A column of all trials of a method, if they are enough to judge it by."""
     found = column(results.select(problem, *who), field)
     if len(found) < (1 if who[0] == "gp" else FEWEST):  # a plain process has no randomness
-        raise Missing(name(who))
+        raise Missing((TOO_FEW, name(who)))
     return found
 
 
@@ -181,21 +153,76 @@ def steadier(problem: str, one: Who, other: Who) -> Judge:
     return judge
 
 
-def faster(problem: str, one: Who, other: Who) -> Judge:
-    """The first takes less time, of the trials whose time was measured."""
+def not_significantly_lower_error(problem: str, one: Who, other: Who) -> Judge:
+    """The rank test does not find the first one's NRMSEP lower."""
 
     def judge(results: Results) -> Verdict:
-        a, b = (measured_times(results, problem, who) for who in (one, other))
-        return Verdict(compared(a, b), medians(one, a, other, b, "{:.3g} s"))
+        word, numbers = lower_error(problem, one, other)(results)
+        return Verdict(REFUTED if word == CONFIRMED else CONFIRMED, numbers)
 
     return judge
 
 
-def measured_times(results: Results, problem: str, who: Who) -> np.ndarray:
-    seconds = times(results.select(problem, *who))
-    if len(seconds) < FEWEST_TIMES:
-        raise Missing(f"times of {name(who)}")
-    return seconds
+Clock = Callable[[Sequence[Record]], np.ndarray]
+
+
+def faster(problem: str, one: Who, other: Who, clock: Clock = times) -> Judge:
+    """The first takes less time, surely by more than a fifth of the other's."""
+
+    def judge(results: Results) -> Verdict:
+        a, b = measured_times(results, problem, one, other, clock)
+        less, more = (compared(x, (1 - TIME_MARGIN) * y) for x, y in ((a, b), (b, a)))
+        word = CONFIRMED if less == CONFIRMED else REFUTED if more == CONFIRMED else UNCLEAR
+        return Verdict(word, medians(one, a, other, b, "{:.3g} s"))
+
+    return judge
+
+
+def predicts_faster(problem: str, one: Who, other: Who) -> Judge:
+    return faster(problem, one, other, prediction_times)
+
+
+def as_efficient(problem: str, one: Who, other: Who) -> Judge:
+    """The first takes surely less than twice the time of the other."""
+
+    def judge(results: Results) -> Verdict:
+        a, b = measured_times(results, problem, one, other, times)
+        return Verdict(compared(a, COMPARABLE * b), medians(one, a, other, b, "{:.3g} s"))
+
+    return judge
+
+
+def measured_times(
+    results: Results, problem: str, one: Who, other: Who, clock: Clock
+) -> tuple[np.ndarray, np.ndarray]:
+    """Of the trials that have one, if those of this package were run by the same sources."""
+    found = [
+        [record for record in results.select(problem, *who) if "fit_cpu_s" in record]
+        for who in (one, other)
+    ]
+    few = [who for who, trials in zip((one, other), found, strict=True)
+           if len(trials) < FEWEST_TIMES]  # fmt: skip
+    if few:
+        raise Missing(*((TOO_FEW, f"times of {name(who)}") for who in few))
+    if len({record["source"] for trials in found for record in trials if "source" in record}) > 1:
+        raise Missing((OTHER_SOURCES, f"{name(one)} and {name(other)}"))
+    a, b = (clock(trials) for trials in found)
+    return a, b
+
+
+def balances(problem: str, one: Who, other: Who) -> Judge:
+    """The first is clearly better in more of errors, rank correlation and time than it is worse."""
+    criteria = (lower_error, knows_its_errors, faster)
+    return more_often(
+        [criterion(problem, one, other) for criterion in criteria],
+        f"{name(other)}: {{yes}} better, {{no}} worse of {{all}}",
+    )
+
+
+def accepted_sooner(problem: str, one: Who, other: Who) -> Judge:
+    """Updates of hidden nodes take fewer evaluations with the first."""
+    judge = lower(problem, one, other, "evaluations", "{:.1f} evaluations")
+    return lambda results: judge(Results(results.acceptances, {}))
 
 
 # --- standard deviations -------------------------------------------------------------------------
@@ -268,3 +295,44 @@ def covers_too_little_in_the_region(problem: str, who: Who) -> Judge:
 def sure_of_zeros(problem: str, who: Who) -> Judge:
     """Where a response is taken for zero that is none, standard deviations are below usual."""
     return below(problem, who, "zeros_ratio", 1.0, "{:.2f} times the median")
+
+
+def fails_to_tell(problem: str, who: Who) -> Judge:
+    """The rank correlation of a single emulator's standard deviations with its errors is surely
+    below 0.1, by Fisher's z with Fieller's variance over test points."""
+
+    def judge(results: Results) -> Verdict:
+        (found,) = values(results, problem, who, "std_follows_error")
+        n_points = len(load_design(problem, DESIGN).y_test)
+        error = norm.ppf(1 - LEVEL / 2) * np.sqrt(1.06 / (n_points - 3))
+        low, high = np.tanh(np.arctanh(found) + np.array([-error, error]))
+        word = CONFIRMED if high < AS_WELL else REFUTED if low > AS_WELL else UNCLEAR
+        return Verdict(word, (named(who, found, "{:.2f}"),))
+
+    return judge
+
+
+def picks_the_region(problem: str, one: Who, other: Who) -> Judge:
+    """Of the tenth of the test points with the largest standard deviations, more are in the region
+    with the first: of the best trials, by Fisher's test on points that are in one tenth only."""
+
+    def judge(results: Results) -> Verdict:
+        there = REGIONS[problem](load_design(problem, DESIGN).y_test)
+        a, b = (upper_tenth(best_deviations(results, problem, who)) for who in (one, other))
+        counts = [[np.sum(only & there), np.sum(only & ~there)] for only in (a & ~b, b & ~a)]
+        word = UNCLEAR
+        for possible, side in ((CONFIRMED, "greater"), (REFUTED, "less")):
+            if fisher_exact(counts, alternative=side).pvalue <= LEVEL / 2:
+                word = possible
+        shares = (named(who, 100 * there[picked].mean(), "{:.0f} % of its points")
+                  for who, picked in ((one, a), (other, b)))  # fmt: skip
+        return Verdict(word, tuple(shares))
+
+    return judge
+
+
+def best_deviations(results: Results, problem: str, who: Who) -> np.ndarray:
+    found = results.select(problem, *who)
+    if not found:
+        raise Missing((TOO_FEW, name(who)))
+    return results.moments(best(found))[1]

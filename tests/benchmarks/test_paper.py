@@ -571,6 +571,22 @@ def test_captions_have_the_numbers_of_their_pictures():
     assert [each for each in shown if (bool(each[0]), each[1]) != (bool(each[2]), each[3])] == []
 
 
+def test_the_page_tells_how_far_the_plain_process_is_from_robustgasp():
+    """More than 2 % on two problems, which it names with both numbers."""
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    published = json.loads((problems.DATA / "incumbents.json").read_text())["design_0"]
+    with (problems.DATA / "paper.csv").open() as file:
+        rows = [row for row in csv.DictReader(file) if row["method"] == "gp"]
+    far = {}
+    for row in rows:
+        ours, theirs = float(row["nrmsep"]), published[row["problem"]]["RobustGaSP SE"][0]
+        if abs(ours / theirs - 1) > 0.02:
+            more = 100 * (ours / theirs - 1)
+            far[row["problem"]] = f"({ours:.4f} against {theirs:.4f}, {more:.0f} % more)"
+    assert set(far) == {"delta", "fived"}
+    assert [words for words in far.values() if words not in page] == []
+
+
 # --- acceptances ---------------------------------------------------------------------------------
 
 
