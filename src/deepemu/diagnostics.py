@@ -23,6 +23,7 @@ __all__ = [
     "coverage_test",
     "crps",
     "log_score",
+    "mixture_crps",
     "mixture_log_density",
     "normalised_crps",
     "nrmsep",
@@ -31,6 +32,7 @@ __all__ = [
     "standardised_errors",
 ]
 LEVEL = 0.95
+INTERVAL_LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
 _INV_SQRT_PI = 1.0 / np.sqrt(np.pi)
 _INV_SQRT_2PI = 1.0 / np.sqrt(2.0 * np.pi)
 _LOG_SQRT_2PI = 0.5 * np.log(2.0 * np.pi)
@@ -71,6 +73,11 @@ def coverage(y: ArrayLike, mean: ArrayLike, std: ArrayLike, level: float = LEVEL
     check_level(level)
     y, mean, std = checked(y=y, mean=mean, std=std)
     return float(np.mean(np.abs(y - mean) <= ndtri((1.0 + level) / 2.0) * std))
+
+
+def tails(level: float) -> tuple[float, float]:
+    """The levels of the quantiles that are the ends of the central interval."""
+    return (1.0 - level) / 2.0, (1.0 + level) / 2.0
 
 
 class CoverageTails(NamedTuple):
@@ -135,7 +142,7 @@ def coverage_table(
     y: ArrayLike,
     mean: ArrayLike,
     std: ArrayLike,
-    levels: Sequence[float] = (0.5, 0.8, 0.9, 0.95, 0.99),
+    levels: Sequence[float] = INTERVAL_LEVELS,
 ) -> CoverageTable:
     """:func:`coverage` at several levels, with the number of outputs it rests on."""
     y, mean, std = checked(y=y, mean=mean, std=std)
@@ -187,6 +194,32 @@ def mixture_log_density(
     one, and are equal unless given. A component of variance zero is a point: it adds infinity
     where y equals its mean and nothing elsewhere.
     """
+    y, means, variances, w = _checked_mixture(y, means, variances, weights)
+    # Weight zero times density infinity is zero here; in logarithms it would be NaN.
+    used = np.flatnonzero(w)
+    log_density = normal_log_density(y - means[used], np.sqrt(variances[used]))
+    log_w = np.log(w[used]).reshape(-1, *[1] * y.ndim)
+    return logsumexp(log_w + log_density, axis=0)
+
+
+def mixture_crps(
+    y: ArrayLike, means: ArrayLike, variances: ArrayLike, weights: ArrayLike | None = None
+) -> np.ndarray:
+    """CRPS of a mixture of K normals at each entry of y.
+
+    ``sum_k w_k A(y - m_k, v_k) - 1/2 sum_kl w_k w_l A(m_k - m_l, v_k + v_l)``
+
+    with ``A(m, v) = E|X|`` of a normal X with mean m and variance v (Grimit et al. 2006). Shapes
+    and weights are those of :func:`mixture_log_density`.
+    """
+    y, means, variances, w = _checked_mixture(y, means, variances, weights)
+    return normal_mixture_crps(y, means, np.sqrt(variances), w.reshape(-1, *[1] * y.ndim))
+
+
+def _checked_mixture(
+    y: ArrayLike, means: ArrayLike, variances: ArrayLike, weights: ArrayLike | None
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The arguments of a score of a mixture, with weights that sum to one."""
     means, variances = components(means, variances)
     (y,) = checked(y=y)
     if means.shape[1:] != y.shape:
@@ -194,12 +227,7 @@ def mixture_log_density(
             f"means has the shape {means.shape}; it must be (K, *{y.shape}), with one row of the "
             "shape of y per component."
         )
-    w = shares(weights, len(means))
-    # Weight zero times density infinity is zero here; in logarithms it would be NaN.
-    used = np.flatnonzero(w)
-    log_density = normal_log_density(y - means[used], np.sqrt(variances[used]))
-    log_w = np.log(w[used]).reshape(-1, *[1] * y.ndim)
-    return logsumexp(log_w + log_density, axis=0)
+    return y, means, variances, shares(weights, len(means))
 
 
 def scores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> dict[str, float]:
@@ -214,17 +242,42 @@ def scores(y: ArrayLike, mean: ArrayLike, std: ArrayLike) -> dict[str, float]:
 
 
 def _normal_crps(error: np.ndarray, std: np.ndarray) -> np.ndarray:
-    """The formula of :func:`crps`, written as |e| + correction.
+    """The formula of :func:`crps`: E|X - y| less sigma/sqrt(pi), half the distance of two draws."""
+    return expected_distance(error, std) - std * _INV_SQRT_PI
 
-    With a = |e| it is a + 2 [sigma phi(a/sigma) - a Phi(-a/sigma)] - sigma/sqrt(pi): every term
-    but the first vanishes with sigma, so that sigma = 0 needs a guard for the ratio only.
+
+def expected_distance(error: np.ndarray, std: np.ndarray) -> np.ndarray:
+    """A(e, sigma^2) = E|X| of a normal X with mean e and standard deviation sigma.
+
+    2 sigma phi(e/sigma) + e (2 Phi(e/sigma) - 1), with a = |e| written as
+    a + 2 [sigma phi(a/sigma) - a Phi(-a/sigma)]: every term but the first vanishes with sigma, so
+    that sigma = 0 needs a guard for the ratio only.
     """
     size = np.abs(error)
     # Past 40 standard deviations the correction is zero in float64; larger squares may overflow.
     ratio = np.minimum(size / np.where(std > 0.0, std, 1.0), 40.0)
     density = _INV_SQRT_2PI * np.exp(-0.5 * ratio**2)
-    correction = 2.0 * (std * density - size * ndtr(-ratio)) - std * _INV_SQRT_PI
+    correction = 2.0 * (std * density - size * ndtr(-ratio))
     return size + np.where(std > 0.0, correction, 0.0)
+
+
+def normal_mixture_crps(
+    y: np.ndarray, means: np.ndarray, stds: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """The formula of :func:`mixture_crps`; weights broadcast against (K, *y.shape)."""
+    distance = np.sum(weights * expected_distance(y - means, stds), axis=0)
+    return distance - half_distance(means, stds, weights)
+
+
+def half_distance(means: np.ndarray, stds: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """1/2 sum_kl w_k w_l A(m_k - m_l, v_k + v_l): half the mean distance of two draws.
+
+    One k after the other, so that memory holds the components once and not their pairs.
+    """
+    return 0.5 * sum(
+        w * np.sum(weights * expected_distance(means - mean, np.hypot(stds, std)), axis=0)
+        for mean, std, w in zip(means, stds, weights, strict=True)
+    )
 
 
 def _standardised(error: np.ndarray, std: np.ndarray) -> np.ndarray:
