@@ -9,14 +9,15 @@ from scipy.stats import poisson
 
 from deepemu.core.distributions import Gaussian
 from deepemu.core.model.observation import Units
-from deepemu.observations.gaussian import GaussianNoise, site_means
+from deepemu.observations.gaussian import site_means
+from deepemu.observations.model import Observation
 
 NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(30)
 
 
 @dataclass(frozen=True)
-class Poisson(GaussianNoise):
-    """What counts do not share with normal outputs; in core units they are y / ȳ."""
+class Poisson(Observation):
+    """In core units counts are y / ȳ."""
 
     imputed: ClassVar[bool] = True
     spacing: ClassVar[float] = 1.0
@@ -47,13 +48,10 @@ class Poisson(GaussianNoise):
         return np.average(each, axis=0, weights=np.broadcast_to(WEIGHTS.reshape(shape), each.shape))
 
     def log_density_of(self, y, latents, units):
-        return np.log(self._expected(poisson.pmf, y, latents, units)) + np.log(units.size)
+        return np.log(self._expected(poisson.pmf, y, latents, units))
 
     def cdf(self, y, latents, units):
         return self._expected(poisson.cdf, y, latents, units)
 
     def draw(self, generator, latents, units):
         return generator.poisson(units.size * np.exp(latents)) / units.size
-
-    def stretch(self, y, outputs):
-        return np.ones(y.shape[1])

@@ -207,7 +207,8 @@ def test_an_update_predicts_new_rows_before_it_adds_them(problem, elsewhere):
         held_out = trained.held_out
         assert held_out.mask.shape[1] == 12 + 4
         if is_deep:
-            np.testing.assert_allclose(held_out.latents.mean[:, 12:].mean(axis=0), mean, rtol=1e-9)
+            found = held_out.latents.mean[:, :, 12:].mean(axis=(0, 1))
+            np.testing.assert_allclose(found, mean, rtol=1e-9)
     assert emulator.loo()[0].shape == (16,)
     np.testing.assert_allclose(emulator.predict(new), curve(new), atol=0.02)
     assert "Gain of two layers" not in str(emulator.summary())  # that was of fewer rows
@@ -232,13 +233,13 @@ def race_with(monkeypatch, errors, better="matern52", copying=False, **settings)
         kernel = label.rpartition(", ")[2].replace(" ", "_")
         ran.append((network.depth, n_chains, network.layers[0].width, kernel))
         error = errors[network.depth] * (0.5 if network.depth > 1 and kernel == better else 1.0)
-        mean = np.tile(error * noise, (n_chains, 1, 1))
+        mean = np.tile(error * noise, (n_chains, 1, 1, 1))
         moments = Gaussian(mean, np.full(mean.shape, error**2))
         members = SimpleNamespace(latents=(latents[None, None],) if network.depth > 1 else ())
         data = SimpleNamespace(used=np.ones(40), x=x)
         return SimpleNamespace(
             structure=structure,
-            held_out=HeldOut(moments, np.ones((n_chains, 40), bool)),
+            held_out=HeldOut(moments, np.ones((n_chains, 40), int)),
             chains=[None] * n_chains,
             interrupted=False,
             imputed=SimpleNamespace(members=members, data=data),

@@ -10,6 +10,7 @@ from oracles import Process
 from programs import quick_jit
 
 from deepemu import DGP, InputError
+from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute, sem
 from deepemu.core.inference.m_step import InTurn
 from deepemu.core.inference.multistart import best_ascent
@@ -67,7 +68,7 @@ def some(sites, rows):
 
 
 def predicted(imputed, at):
-    """Moments (chains, m, P) by each chain."""
+    """Moments (chains, imputations, m, P) by each imputed network."""
     return prediction.chain_latents(prediction.chains_of(imputed), at, units_of(1))
 
 
@@ -134,8 +135,8 @@ def test_padding_rows_is_as_if_they_had_not_been_there(rng, n_copies):
         float(np.exp(expected.log_nugget)[0]),
     )
     mean, cov = process.predict(x[~rows], sites.observed.y[~rows, 0], at, n_copies)
-    np.testing.assert_allclose(moments.mean[0, :, 0], mean, rtol=1e-6, atol=1e-8)
-    np.testing.assert_allclose(moments.var[0, :, 0], np.diag(cov), rtol=1e-5)
+    np.testing.assert_allclose(moments.mean[0, 0, :, 0], mean, rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(moments.var[0, 0, :, 0], np.diag(cov), rtol=1e-5)
 
 
 def test_packing_without_rows_changes_nothing_else(rng):
@@ -249,21 +250,26 @@ def test_a_chain_does_not_see_the_outputs_that_it_predicts(rng, inference):
     ):
         np.testing.assert_array_equal(a[0], b[0])
         for k in range(1, 4):
-            assert np.all(a[k][first.mask[k]] != b[k][first.mask[k]])
+            assert np.all(a[k][:, first.mask[k]] != b[k][:, first.mask[k]])
 
 
 def test_held_out_moments_stand_at_unseen_sites_only(rng):
     x = rng.random((10, 1))
     trained = train(x, np.sin(6 * x), n_chains=5)
     held_out = trained.held_out
-    assert held_out.latents.mean.shape == (5, 10, 1)
-    np.testing.assert_array_equal(held_out.latents.var[..., 0] > 0, held_out.mask)
-    np.testing.assert_array_equal(held_out.latents.mean[~held_out.mask], 0.0)
+    assert held_out.latents.mean.shape == (5, 5, 10, 1)
+    for imputation in range(5):
+        found = held_out.latents.mean[:, imputation], held_out.latents.var[:, imputation]
+        np.testing.assert_array_equal(found[1][..., 0] > 0, held_out.mask)
+        np.testing.assert_array_equal(found[0][~held_out.mask], 0.0)
+    np.testing.assert_array_equal(held_out.n_imputations, 5 * held_out.mask)
     np.testing.assert_array_equal(held_out.mask.sum(axis=0) >= 1, True)
     # Chains 0 and 4 leave out the same rows, but draw their own numbers.
     same = held_out.mask[0]
     np.testing.assert_array_equal(same, held_out.mask[4])
-    assert np.all(held_out.latents.mean[0, same] != held_out.latents.mean[4, same])
+    mean = held_out.latents.mean
+    assert np.all(mean[0][:, same] != mean[4][:, same])
+    assert np.all(mean[0, 0, same] != mean[0, 1, same])  # imputations are apart
 
 
 def test_in_the_end_all_chains_have_all_rows(rng):
@@ -271,8 +277,34 @@ def test_in_the_end_all_chains_have_all_rows(rng):
     y = np.sin(6 * x)
     trained = train(x, y)
     moments = predicted(trained.imputed, x)
-    np.testing.assert_allclose(moments.mean, np.broadcast_to(y, (4, 10, 1)), atol=0.02)
+    np.testing.assert_allclose(moments.mean, np.broadcast_to(y, (4, 5, 10, 1)), atol=0.02)
     assert trained.trace.log_density.shape == (4, 6)
+
+
+def test_new_sites_may_have_another_number_of_imputations(rng):
+    """Places that a site does not fill have no share, whatever stands in them."""
+    old = folds.HeldOut(
+        Gaussian(rng.normal(size=(2, 2, 3, 1)), rng.random((2, 2, 3, 1))),
+        np.array([[2, 0, 2], [0, 2, 2]]),
+    )
+    new = Gaussian(rng.normal(size=(2, 3, 4, 1)), rng.random((2, 3, 4, 1)))
+    grown = folds.with_new_sites(old, new)
+    assert grown.latents.mean.shape == (2, 3, 7, 1)
+    np.testing.assert_array_equal(grown.n_imputations[:, 3:], 3)
+    np.testing.assert_array_equal(grown.latents.mean[:, :2, :3], old.latents.mean)
+    np.testing.assert_array_equal(grown.latents.var[:, :, 3:], new.var)
+    np.testing.assert_allclose(grown.shares[0, :, 0], [0.5, 0.5, 0.0])
+    np.testing.assert_array_equal(grown.shares[0, :, 1], 0.0)
+    np.testing.assert_allclose(grown.shares[:, :, 3:], 1 / 3)
+    both = folds.join([old, grown_alone(new)])
+    assert both.latents.mean.shape == (4, 3, 3, 1) and both.mask.shape == (4, 3)
+    np.testing.assert_allclose(both.shares.sum(axis=1), both.mask)
+
+
+def grown_alone(new):
+    """The first three sites of predictions that are there for all."""
+    cut = jax.tree.map(lambda each: each[:, :, :3], new)
+    return folds.HeldOut(cut, np.full((2, 3), 3))
 
 
 # --- plain Gaussian processes ----------------------------------------------------------------
@@ -297,8 +329,8 @@ def test_a_gp_predicts_folds_as_if_fitted_without_them():
                           np.exp(params.log_scale)[0], np.exp(params.log_nugget)[0])  # fmt: skip
         mean, cov = process.predict(x[~rows], sites.observed.y[~rows, 0], x[rows])
         std = np.sqrt(np.diag(cov))
-        assert np.all(np.abs(held_out.latents.mean[0, rows, 0] - mean) < 1e-3 * std)
-        np.testing.assert_allclose(np.sqrt(held_out.latents.var[0, rows, 0]), std, rtol=1e-3)
+        assert np.all(np.abs(held_out.latents.mean[0, 0, rows, 0] - mean) < 1e-3 * std)
+        np.testing.assert_allclose(np.sqrt(held_out.latents.var[0, 0, rows, 0]), std, rtol=1e-3)
 
 
 def test_a_gp_does_not_see_the_outputs_that_it_predicts(rng):
@@ -310,9 +342,9 @@ def test_a_gp_does_not_see_the_outputs_that_it_predicts(rng):
         train_plain(data_of(x, outputs), 3, 4).held_out.latents
         for outputs in (y, np.where(hidden[:, None], -7.0, y))
     )
-    np.testing.assert_array_equal(first.mean[0, hidden], second.mean[0, hidden])
-    np.testing.assert_array_equal(first.var[0, hidden], second.var[0, hidden])
-    assert np.all(first.mean[0, ~hidden] != second.mean[0, ~hidden])
+    np.testing.assert_array_equal(first.mean[0, 0, hidden], second.mean[0, 0, hidden])
+    np.testing.assert_array_equal(first.var[0, 0, hidden], second.var[0, 0, hidden])
+    assert np.all(first.mean[0, 0, ~hidden] != second.mean[0, 0, ~hidden])
 
 
 @pytest.mark.parametrize("n_sites", [2, 3, 5])
@@ -320,9 +352,9 @@ def test_few_sites_are_each_predicted_once(n_sites):
     """Fewer sites than folds: one fold a site."""
     x = np.linspace(0, 1, n_sites)[:, None]
     held_out = train_plain(data_of(x, x**2), 0, 4).held_out
-    assert held_out.latents.mean.shape == (1, n_sites, 1)
+    assert held_out.latents.mean.shape == (1, 1, n_sites, 1)
     assert held_out.mask.shape == (1, n_sites)
-    assert np.all(np.abs(held_out.latents.mean[0] - x**2) > 1e-6)
+    assert np.all(np.abs(held_out.latents.mean[0, 0] - x**2) > 1e-6)
 
 
 # --- through the estimator -------------------------------------------------------------------
@@ -399,8 +431,8 @@ def test_an_update_predicts_new_rows_before_it_adds_them(rng):
     emulator.update(x[11:], y[11:])
     held_out = emulator.posterior_.structures[0].held_out
     assert held_out.mask.shape == (4, 14) and held_out.mask[:, 11:].all()
-    np.testing.assert_allclose(held_out.latents.mean[:, 11:], before, rtol=1e-9)
-    np.testing.assert_array_equal(held_out.latents.mean[:, :11], old)
+    np.testing.assert_allclose(held_out.latents.mean[:, :, 11:], before, rtol=1e-9)
+    np.testing.assert_array_equal(held_out.latents.mean[:, :, :11], old)
     mean, std = emulator.loo()
     assert mean.shape == std.shape == (14,) and np.all(std > 0)
     assert np.all(np.abs(mean[11:] - y[11:]) > 1e-6)

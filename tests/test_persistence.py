@@ -206,13 +206,48 @@ def test_files_of_earlier_versions_are_read(stored):
 
 
 @pytest.mark.parametrize("name", ["gp", "dgp", "emulator"])
-def test_what_format_1_held_is_saved_in_format_2(name, tmp_path):
+def test_what_format_1_held_is_saved_in_format_3(name, tmp_path):
     first, again = WRITTEN / f"format_1_{name}.deepemu", tmp_path / "again.deepemu"
     assert archive.read(first)[0]["version"] == 1
     emulator = deepemu.load(first)
     deepemu.save(emulator, again)
-    assert archive.read(again)[0]["version"] == 2
+    assert archive.read(again)[0]["version"] == 3
     assert_same(deepemu.load(again).posterior_, emulator.posterior_)
+
+
+def test_held_out_predictions_of_format_2_are_chains_with_one_component():
+    """`loo` is what it was; weights and stretch are those of the file."""
+    posterior = deepemu.load(WRITTEN / "format_2_dgp.deepemu").posterior_
+    header, arrays = archive.read(WRITTEN / "format_2_dgp.deepemu")
+    state = header["emulator"]["dict"]
+    if state["held_out"] is not None:
+        stored = state["held_out"]["fields"]
+        mean, var = (arrays[stored[name]["array"]] for name in ("mean", "var"))
+        units, site = posterior.runs.sites.units, posterior.runs.sites.site_of_row
+        expected = units.shift + units.size * mean
+        np.testing.assert_allclose(posterior.held_out.mean, expected[site], rtol=1e-12)
+        np.testing.assert_allclose(
+            posterior.held_out.std, (units.size * np.sqrt(var))[site], rtol=1e-12
+        )
+    for trained in posterior.structures:
+        if trained.held_out is not None:
+            assert trained.held_out.latents.mean.shape[1] == 1
+
+
+def test_a_field_with_a_default_may_be_missing(file):
+    """As in a file from before the field was added; one without a default may not."""
+    header, _ = archive.read(file)
+    fields = dict(header["emulator"]["dict"]["report"]["fields"])
+    del fields["decisions"]
+    rewritten(file, changed(*STATE, "report", "fields", value=fields))
+    assert deepemu.load(file).summary().decisions == ()
+    del fields["n_rows"]
+    rewritten(file, changed(*STATE, "report", "fields", value=fields))
+    with pytest.raises(FileError, match="a report has other fields"):
+        deepemu.load(file)
+    rewritten(file, changed(*STATE, "report", "fields", value=fields | {"n_rows": 3, "x": 1}))
+    with pytest.raises(FileError, match="a report has other fields"):
+        deepemu.load(file)
 
 
 # --- names in files --------------------------------------------------------------------------
@@ -392,7 +427,7 @@ NETWORK = (*STATE, *STRUCTURE, "network")
 PICKLE = npy(np.array([Bomb()]), allow_pickle=True)
 HOSTILE = {
     "other format": (changed("format", value="a poem"), {}, "is not a deepemu file"),
-    "newer": (changed("version", value=3), {}, "has format 3.*reads formats up to 2"),
+    "newer": (changed("version", value=4), {}, "has format 4.*reads formats up to 3"),
     "version of text": (changed("version", value="2"), {}, "has format '2'"),
     "version of a list": (changed("version", value=[2]), {}, "has format \\[2\\]"),
     "version of truth": (changed("version", value=True), {}, "has format True"),
@@ -532,14 +567,14 @@ def used(emulator):
     return [*emulator.predict(x, return_std=True), *moments, emulator.sample_y(x)]
 
 
-@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("version", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(4))
 def test_one_change_anywhere_is_refused_or_does_no_harm(tmp_path, seed, version):
     """Numbers of another kind, size or shape, and other values in the header."""
-    source = WRITTEN / "format_1_dgp.deepemu"
-    if version == 2:
+    source = WRITTEN / f"format_{min(version, 2)}_dgp.deepemu"
+    if version == 3:
         written = deepemu.load(source)
-        source = tmp_path / "format_2.deepemu"
+        source = tmp_path / "format_3.deepemu"
         deepemu.save(written, source)
     with zipfile.ZipFile(source) as old:
         header = json.loads(old.read("header.json"))

@@ -52,17 +52,41 @@ def normal_crps(y, mean, std):
 # --- numbers ---------------------------------------------------------------------------------
 
 
+def held_out_components(fitted):
+    """Means, standard deviations and weights (K, n) at the rows, in core units."""
+    found = fitted.posterior_.stacked.held_out
+    return found.latents.mean[..., 0], np.sqrt(found.latents.var[..., 0]), found.weights
+
+
 def test_the_line_of_the_mixture_is_the_score_of_held_out_predictions(fitted, problem):
-    y, (mean, std) = problem[1], fitted.loo()
+    """Of the mixture itself, by quadrature of its distribution function."""
+    y = (problem[1] - problem[1].mean()) / problem[1].std()
     line = fitted.summary().lines[-1]
     assert line.label == "mixture"
     assert line.n_chains == 5 + 2
-    unit = y.std()
-    assert line.crps == pytest.approx(normal_crps(y / unit, mean / unit, std / unit), rel=1e-3)
-    log_density = stats.norm(mean / unit, std / unit).logpdf(y / unit)
-    assert line.log_score == pytest.approx(log_density.mean(), rel=1e-9)
-    inside = [abs(a - b) <= 1.959963984540054 * c for a, b, c in zip(y, mean, std, strict=True)]
-    assert line.coverage == pytest.approx(sum(inside) / 24)
+    away = np.geomspace(1e-7, 40.0, 20_001)
+    from_y = np.concatenate([-away[::-1], away])  # close together where the integrand jumps
+    crps, log_density, inside = [], [], []
+    for i, (means, stds, weights) in enumerate(
+        zip(*(each.T for each in held_out_components(fitted)), strict=True)
+    ):
+        t = y[i] + from_y
+        F = sum(w * stats.norm.cdf(t, m, s) for w, m, s in zip(weights, means, stds, strict=True))
+        crps.append(np.trapezoid((F - (from_y > 0.0)) ** 2, t))
+        log_density.append(np.log(weights @ stats.norm.pdf(y[i], means, stds)))
+        inside.append(0.025 <= weights @ stats.norm.cdf(y[i], means, stds) <= 0.975)
+    assert line.crps == pytest.approx(np.mean(crps), rel=1e-3)
+    assert line.log_score == pytest.approx(np.mean(log_density), rel=1e-9)
+    assert line.coverage == pytest.approx(np.mean(inside))
+
+
+def test_loo_gives_the_moments_of_the_mixture(fitted, problem):
+    means, stds, weights = held_out_components(fitted)
+    centre, size = problem[1].mean(), problem[1].std()
+    mean = np.sum(weights * means, axis=0)
+    var = np.sum(weights * (stds**2 + means**2), axis=0) - mean**2
+    np.testing.assert_allclose(fitted.loo()[0], centre + size * mean, rtol=1e-9)
+    np.testing.assert_allclose(fitted.loo()[1], size * np.sqrt(var), rtol=1e-6)
 
 
 def test_weights_are_weights(fitted):
@@ -82,7 +106,7 @@ def test_the_line_of_a_structure_is_the_score_of_its_chains_alone(fitted, proble
     y = (problem[1] - problem[1].mean()) / problem[1].std()
     for place in (1, 2):  # a plain GP: one chain, no mixture
         moments = fitted.posterior_.structures[place].held_out.latents
-        expected = normal_crps(y, moments.mean[0, :, 0], np.sqrt(moments.var[0, :, 0]))
+        expected = normal_crps(y, moments.mean[0, 0, :, 0], np.sqrt(moments.var[0, 0, :, 0]))
         assert fitted.summary().lines[place].crps == pytest.approx(expected, rel=1e-3)
 
 
@@ -155,8 +179,9 @@ def test_decisions_stand_in_the_text(fitted):
 
 def report_of(y, std, chains=1):
     """Of predictions of zero, with this standard deviation, of outputs (n, q)."""
-    moments = Gaussian(np.zeros((chains, *y.shape)), np.full((chains, *y.shape), std**2))
-    held_out = HeldOut(moments, np.ones((chains, len(y)), bool))
+    shape = (chains, 1, *y.shape)
+    moments = Gaussian(np.zeros(shape), np.full(shape, std**2))
+    held_out = HeldOut(moments, np.ones((chains, len(y)), int))
     network = SimpleNamespace(depth=1, n_imputed=0, n_inputs=1)
     structure = SimpleNamespace(label="made up", network=network)
     trained = SimpleNamespace(structure=structure, chains=[None] * chains, held_out=held_out)
@@ -247,11 +272,13 @@ def test_a_constant_output_is_no_trouble(problem):
 
 
 def test_the_intervals_are_counted_at_several_levels(fitted, problem):
-    y, (mean, std) = problem[1], fitted.loo()
+    y = (problem[1] - problem[1].mean()) / problem[1].std()
+    means, stds, weights = held_out_components(fitted)
+    rank = np.sum(weights * stats.norm.cdf(y, means, stds), axis=0)
     table = fitted.summary().intervals
     assert table.n == 24 and table.levels == (0.5, 0.8, 0.9, 0.95, 0.99)
     for level, inside in zip(table.levels, table.n_inside, strict=True):
-        assert inside == np.sum(np.abs(y - mean) <= stats.norm.ppf(0.5 + level / 2) * std)
+        assert inside == np.sum(np.abs(rank - 0.5) <= level / 2)
     assert f"{table.shares[1]:.1%} (of 80%)" in str(fitted.summary())
 
 

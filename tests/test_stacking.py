@@ -12,6 +12,7 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import member_weights
 from deepemu.core.model.observation import Units
 from deepemu.observations.gaussian import GaussianNoise
+from deepemu.observations.mixture import Mixture
 from deepemu.posterior import stacking
 from deepemu.posterior.stacking import Gain, Judged
 from deepemu.training.folds import HeldOut, held_out_sites
@@ -23,14 +24,33 @@ def judged_of(y, site):
     return Judged(y, site, GaussianNoise(), Units(np.zeros(q), np.ones(q)))
 
 
+def held_out_of(mean, var, mask):
+    """Predictions (chains, sites, q), one of each chain."""
+    return HeldOut(Gaussian(mean[:, None], var[:, None]), mask.astype(int))
+
+
+def moments_of(found):
+    """Mean and variance (n, q) of a mixture, from its second moment."""
+    weights = found.weights[..., None]
+    mean = np.sum(weights * found.latents.mean, axis=0)
+    second = np.sum(weights * (found.latents.var + found.latents.mean**2), axis=0)
+    return SimpleNamespace(mean=mean, var=second - mean**2)
+
+
 def mixture_of(held_out, weights):
-    """At the sites (n, q) of made-up predictions."""
-    _, n, q = held_out.latents.mean.shape
-    return stacking.held_out_mixture(held_out, weights, judged_of(np.zeros((n, q)), np.arange(n)))
+    """Moments at the sites (n, q) of made-up predictions."""
+    shares = stacking.shares_of_held_out(weights, held_out.mask)
+    return moments_of(stacking.held_out_mixture(held_out, shares))
 
 
 def stretch_of(y, mean, var):
-    return GaussianNoise().stretch(y, Gaussian(mean, var))
+    """Of normal predictions (n, q)."""
+    return stretch_of_mixture(y, mean[None], var[None], np.ones((1, len(y))))
+
+
+def stretch_of_mixture(y, mean, var, weights):
+    units = Units(np.zeros(y.shape[1]), np.ones(y.shape[1]))
+    return GaussianNoise().stretch(y, Mixture(Gaussian(mean, var), weights), units)
 
 
 def textbook_em(log_density, n_steps):
@@ -174,7 +194,7 @@ def test_the_mixture_of_the_unaware_is_that_of_loops(rng):
     n_chains, n, q = 4, 11, 2
     mask, weights = gaps(rng, n_chains, n), np.array([0.4, 0.3, 0.2, 0.1])
     mean, var = rng.normal(size=(n_chains, n, q)), rng.random((n_chains, n, q))
-    mixed = mixture_of(HeldOut(Gaussian(mean, var), mask), weights)
+    mixed = mixture_of(held_out_of(mean, var, mask), weights)
     for i in range(n):
         voices = [k for k in range(n_chains) if mask[k, i]]
         total = sum(weights[k] for k in voices)
@@ -188,7 +208,7 @@ def test_the_mixture_of_the_unaware_is_that_of_loops(rng):
 def test_chains_without_weights_count_the_same_where_no_other_is_unaware(rng):
     mean, var = rng.normal(size=(3, 2, 1)), np.ones((3, 2, 1))
     mask = np.array([[True, False], [False, True], [False, True]])
-    held_out = HeldOut(Gaussian(mean, var), mask)
+    held_out = held_out_of(mean, var, mask)
     mixed = mixture_of(held_out, np.array([1.0, 0.0, 0.0]))
     np.testing.assert_allclose(mixed.mean[:, 0], [mean[0, 0, 0], mean[1:, 1, 0].mean()])
 
@@ -196,7 +216,7 @@ def test_chains_without_weights_count_the_same_where_no_other_is_unaware(rng):
 def test_chains_that_have_all_lost_their_weights_still_have_a_mixture(rng):
     """The line of a report on a structure that is not asked."""
     mean, var = rng.normal(size=(2, 3, 1)), np.ones((2, 3, 1))
-    held_out = HeldOut(Gaussian(mean, var), np.ones((2, 3), bool))
+    held_out = held_out_of(mean, var, np.ones((2, 3), bool))
     mixed = mixture_of(held_out, np.zeros(2))
     np.testing.assert_allclose(mixed.mean, mean.mean(axis=0))
 
@@ -238,7 +258,7 @@ def part(mean, var, mask=None, n_chains=None):
     held_out = None
     if mean is not None:
         mask = np.ones(mean.shape[:2], bool) if mask is None else mask
-        held_out = HeldOut(Gaussian(mean, var), mask)
+        held_out = held_out_of(mean, var, mask)
         n_chains = len(mean)
     return SimpleNamespace(chains=[None] * n_chains, held_out=held_out)
 
@@ -309,22 +329,22 @@ def test_a_site_is_judged_by_weights_and_scales_of_other_groups(two_parts):
         for m, v in moments
     ]
     n_sites = moments[0][0].shape[1]
-    mean, var = np.empty((2, *moments[0][0].shape[1:]))
+    means, variances = (np.concatenate(each) for each in zip(*moments, strict=True))
+    shares = np.empty((2, n_sites))
     for site in range(n_sites):
         others = observed.site % 5 != site % 5
-        weights = textbook_em(np.array([d[others].ravel() for d in densities]), 10)
-        mean[site] = sum(w * m[0, site] for w, (m, _) in zip(weights, moments, strict=True))
-        second = [
-            w * (v[0, site] + m[0, site] ** 2) for w, (m, v) in zip(weights, moments, strict=True)
-        ]
-        var[site] = sum(second) - mean[site] ** 2
-    np.testing.assert_allclose(stacked.held_out.mean, mean, rtol=1e-9)
-    rows = observed.y, mean[observed.site], var[observed.site]
-    np.testing.assert_allclose(stacked.stretch, stretch_of(*rows), rtol=1e-9)
+        shares[:, site] = textbook_em(np.array([d[others].ravel() for d in densities]), 10)
+    rows = means[:, observed.site], variances[:, observed.site], shares[:, observed.site]
+    np.testing.assert_allclose(stacked.stretch, stretch_of_mixture(observed.y, *rows), rtol=1e-9)
+    np.testing.assert_allclose(stacked.held_out.weights, shares, rtol=1e-9)
     for site in range(n_sites):
         others = observed.site % 5 != site % 5
-        scale = stretch_of(*(each[others] for each in rows))
-        np.testing.assert_allclose(stacked.held_out.var[site], var[site] * scale**2, rtol=1e-8)
+        c = stretch_of_mixture(observed.y[others], *(each[:, others] for each in rows))
+        mean = sum(shares[k, site] * means[k, site] for k in range(2))
+        for k in range(2):
+            got = stacked.held_out.latents.mean[k, site], stacked.held_out.latents.var[k, site]
+            np.testing.assert_allclose(got[0], mean + c * (means[k, site] - mean), rtol=1e-9)
+            np.testing.assert_allclose(got[1], c**2 * variances[k, site], rtol=1e-9)
 
 
 def test_members_share_the_weight_of_their_chain():
@@ -364,7 +384,7 @@ def test_an_output_that_does_not_vary_has_no_vote(rng):
     mean = np.stack([y, y + [[0.5, 0.0]]])
     var = np.full(mean.shape, 0.04)
     var[1, :, 1] = 1e-18
-    held_out = HeldOut(Gaussian(mean, var), np.ones((2, 30), bool))
+    held_out = held_out_of(mean, var, np.ones((2, 30), bool))
     observed = judged_of(y, np.arange(30))
     scores = stacking.log_scores(held_out, observed)
     np.testing.assert_array_equal(scores[..., 1], 0.0)

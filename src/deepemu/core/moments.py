@@ -11,7 +11,6 @@ from deepemu._types import Array
 from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.model.network import Data, Network, Params
-from deepemu.core.model.observation import Units
 from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
 
@@ -24,12 +23,15 @@ def moments(ensemble: Ensemble, x: Array) -> Gaussian:
     modes.
     """
     rows = (jnp.atleast_2d(x) - ensemble.low[None]) / ensemble.span[None]
-    parts = [_outputs(imputed, rows, ensemble.units) for imputed in ensemble.structures]
-    components = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
-    weights = list(map(member_weights, ensemble.structures, map(jnp.asarray, ensemble.weights)))
-    mixed = mixture(components, jnp.concatenate(weights))
+    parts = [_all_latents(imputed, rows) for imputed in ensemble.structures]
+    latents = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
+    of_chains = list(map(member_weights, ensemble.structures, map(jnp.asarray, ensemble.weights)))
+    weights = jnp.concatenate(of_chains)
+    observation, centre = ensemble.structures[0].network.observation, mixture(latents, weights).mean
+    latents = observation.stretched(latents, centre[None], ensemble.stretch[None, None])
+    mixed = mixture(observation.moments(latents, ensemble.units), weights)
     shift, size = ensemble.units.shift[None], ensemble.units.size[None]
-    found = Gaussian(shift + size * mixed.mean, (size * ensemble.stretch[None]) ** 2 * mixed.var)
+    found = Gaussian(shift + size * mixed.mean, size**2 * mixed.var)
     return found if x.ndim > 1 else jax.tree.map(lambda each: each[0], found)
 
 
@@ -44,8 +46,8 @@ def gradients(ensemble: Ensemble, x: Array) -> Gaussian:
     return jax.tree.map(lambda slopes: jnp.moveaxis(slopes, 0, -1), each)
 
 
-def _outputs(imputed: Imputed, x: Array, units: Units) -> Gaussian:
-    """Moments (members, m, q) of a new output by each imputed network of a structure."""
+def _all_latents(imputed: Imputed, x: Array) -> Gaussian:
+    """Moments (members, m, P) of the last layer by each imputed network of a structure."""
     network, data = imputed.network, imputed.data
     n_sets = imputed.params[0].log_scale.shape[1]
     by_set = lambda each: each.reshape(-1, each.shape[1] // n_sets, *each.shape[2:])  # noqa: E731
@@ -53,7 +55,7 @@ def _outputs(imputed: Imputed, x: Array, units: Units) -> Gaussian:
     shared = jax.tree.map(flat, (imputed.params, imputed.conditioned))
     members = jax.tree.map(by_set, imputed.members)
     found = lax.map(lambda one: _latents_at(network, x, (*one, data)), (*shared, members))
-    return network.observation.moments(jax.tree.map(flat, found), units)
+    return jax.tree.map(flat, found)
 
 
 Arrays = tuple[Params, Any, Member, Data]

@@ -11,7 +11,7 @@ import numpy as np
 
 from deepemu.core import ensemble as networks
 from deepemu.core import predict
-from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import Units
@@ -117,15 +117,8 @@ def predict_chains(chains: Sequence[Chain], x: np.ndarray, units: Units) -> list
 
 
 def chain_latents(chains: Sequence[Chain], x: np.ndarray, units: Units) -> Gaussian:
-    """Moments (chains, m, P) of the last layer's nodes, each those of a chain's mixture."""
-    mixed = [equal_mixture(each.latents) for each in predict_chains(chains, x, units)]
-    return Gaussian(*(np.stack([getattr(m, name) for m in mixed]) for name in ("mean", "var")))
-
-
-def equal_mixture(components: Gaussian) -> Gaussian:
-    """The mixture of components (K, …) with equal weights."""
-    n = len(components.mean)
-    return mixture(components, np.full(n, 1.0 / n))
+    """Moments (chains, imputations, m, P) of the last layer's nodes."""
+    return stack([each.latents for each in predict_chains(chains, x, units)])
 
 
 def _tiling(group: Group, level: int) -> tuple[tuple[int, int], predict.RowOrder]:

@@ -5,6 +5,7 @@ renamed without breaking files. Only listed records and plain Python values can 
 decoding a tree calls constructors of frozen dataclasses and nothing else.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +20,7 @@ from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
 from deepemu.core.nodes import solvers
 from deepemu.errors import InputError, Message, Setting
-from deepemu.observations import gaussian
+from deepemu.observations import gaussian, mixture
 from deepemu.posterior import summary
 from deepemu.training import folds, layers, plan
 
@@ -60,7 +61,8 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("imputation", impute.Imputation, "latents angles evaluations sweeps"),
     ("chain", sem.Chain, "params imputation"),
     ("trace", sem.Trace, "params log_density"),
-    ("held out", folds.HeldOut, "latents mask"),
+    ("held out", folds.HeldOut, "latents n_imputations"),
+    ("mixture", mixture.Mixture, "latents weights"),
     ("layer", layers.Layer, "width kernel lengthscale connect_input reads prior scale nugget "
                             "sources name"),
     ("line", summary.Line, "label votes=weights crps log_score coverage"),
@@ -128,7 +130,7 @@ def decode(tree: Json, arrays: list[np.ndarray], record: Callable[[str, dict], A
             raise TypeError("a bare list stands for nothing")
         return tree
     kind = next(iter(tree), "nothing")
-    return _DECODERS[kind](tree, arrays, record or _record)
+    return _DECODERS[kind](tree, arrays, record or record_of)
 
 
 Make = Callable[[str, dict[str, Any]], Any]
@@ -150,11 +152,19 @@ def _dict(tree: Json, arrays: list[np.ndarray], record: Make) -> dict[str, Any]:
     return {key: decode(each, arrays, record) for key, each in tree["dict"].items()}
 
 
-def _record(name: str, fields: dict[str, Any]) -> Any:
+def record_of(name: str, fields: dict[str, Any]) -> Any:
+    """A record; fields that have defaults may be missing, as in files from before they were
+    added."""
     kind, names = KINDS[name]
-    if set(fields) != set(names):
+    needed = {each.name for each in dataclasses.fields(kind) if _has_no_default(each)}
+    given = {names[stored]: value for stored, value in fields.items() if stored in names}
+    if len(given) < len(fields) or not needed <= set(given):
         raise ValueError(f"a {name} has other fields")
-    return kind(**{names[stored]: value for stored, value in fields.items()})
+    return kind(**given)
+
+
+def _has_no_default(field: dataclasses.Field[Any]) -> bool:
+    return field.default is field.default_factory is dataclasses.MISSING
 
 
 def _decode_record(tree: Json, arrays: list[np.ndarray], record: Make) -> Any:

@@ -18,10 +18,10 @@ from deepemu.core.model.priors import Flat, Gamma, Independent, InverseGamma, Re
 from deepemu.core.nodes.solvers import SOLVERS
 from deepemu.diagnostics import CoverageTable
 from deepemu.files import codec
+from deepemu.files.format_2 import by_chains, mixture_of
 from deepemu.files.state import State
 from deepemu.observations.choice import observation_of
 from deepemu.posterior.summary import Line, Mixing, Report
-from deepemu.training.folds import HeldOut
 from deepemu.training.layers import Layer
 from deepemu.training.plan import Plan
 
@@ -57,7 +57,7 @@ def state_of_format_1(tree: Any, arrays: list[np.ndarray]) -> State:
         "structures": [_structure(part.candidate, part.trained) for part in old["parts"]],
         "weights": stacked.weights,
         "stretch": stacked.scale,
-        "held_out": stacked.held_out,
+        "held_out": mixture_of(stacked.held_out),
         "report": old["report"],
     }
 
@@ -99,7 +99,7 @@ def _structure(candidate: SimpleNamespace, trained: SimpleNamespace) -> State:
         "chains": trained.chains,
         "trace": trained.trace,
         "n_together": trained.n_together,
-        "held_out": None if held_out is None else HeldOut(held_out.moments, held_out.unseen),
+        "held_out": None if held_out is None else by_chains(held_out.moments, held_out.unseen),
         "interrupted": trained.interrupted,
     }
 

@@ -10,8 +10,10 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.model.network import LayerSpec, Network
 from deepemu.data.runs import Runs
 from deepemu.files.state import State, n_members
+from deepemu.observations.mixture import Mixture
 from deepemu.posterior.summary import Report
 from deepemu.runtime import padding
+from deepemu.training.folds import HeldOut
 
 # Factors of more sites than this do not fit into memory.
 MOST_SITES = 20_000
@@ -68,7 +70,21 @@ def _require_weights(state: State, n_chains: int, runs: Runs) -> None:
     if not np.all(stretch > 0.0):
         raise ValueError("stretches are not all positive")
     if state["held_out"] is not None:
-        _require_moments(state["held_out"], (runs.sites.n_sites, runs.y.shape[1]))
+        _require_mixture(state["held_out"], runs.sites.n_sites, _n_latents(state, runs))
+
+
+def _n_latents(state: State, runs: Runs) -> int:
+    observation = state["structures"][0]["network"].observation
+    return int(observation.n_latents(runs.y.shape[1]))
+
+
+def _require_mixture(found: Mixture, n_sites: int, width: int) -> None:
+    """Weights that add up to one at each site, and variances that are positive."""
+    n_components = len(found.weights)
+    _require_finite(found.weights, (n_components, n_sites), "held-out weights")
+    _require_moments(found.latents, (n_components, n_sites, width))
+    if np.any(found.weights < 0.0) or not np.allclose(found.weights.sum(axis=0), 1.0):
+        raise ValueError("held-out weights do not add up to one")
 
 
 def _require_moments(moments: Gaussian, shape: Shape) -> None:
@@ -98,9 +114,17 @@ def _require_structure(state: State, runs: Runs) -> None:
         _require_latents(chain.imputation.latents, network, (rows,))
     _require_trace(state, n_chains)
     if state["held_out"] is not None:
-        _require_moments(state["held_out"].latents, (n_chains, n_sites, width))
-        if np.shape(state["held_out"].mask) != (n_chains, n_sites):
-            raise ValueError("it is not said which sites were held out")
+        _require_held_out(state["held_out"], (n_chains, n_sites), width)
+
+
+def _require_held_out(found: HeldOut, shape: Shape, width: int) -> None:
+    n_chains, n_sites = shape
+    n_places, counts = np.shape(found.latents.mean)[1], np.asarray(found.n_imputations)
+    _require_moments(found.latents, (n_chains, n_places, n_sites, width))
+    if counts.shape != shape or counts.dtype.kind not in "iu":
+        raise ValueError("it is not said which sites were held out")
+    if np.any((counts < 0) | (counts > n_places)):
+        raise ValueError("there are other held-out predictions than it is said")
 
 
 def _require_columns(network: Network, layer: int, spec: LayerSpec) -> None:

@@ -11,13 +11,14 @@ from deepemu.estimators.gp import GP
 from deepemu.files import archive, codec
 from deepemu.files.atomic import PathLike
 from deepemu.files.format_1 import state_of_format_1
+from deepemu.files.format_2 import state_of_format_2
 from deepemu.files.integrity import require_sound
 from deepemu.files.state import State, posterior_of, runs_of_state, state_of
 from deepemu.runtime import devices
 
 FORMAT = "deepemu emulator"
-VERSION = 2
-READERS = {1: state_of_format_1, 2: codec.decode}
+VERSION = 3
+READERS = {1: state_of_format_1, 2: state_of_format_2, 3: codec.decode}
 KINDS: dict[str, type[BaseEmulator]] = {"GP": GP, "DGP": DGP, "Emulator": Emulator}
 # Settings that describe the machine of a fit, not the emulator.
 OF_THE_MACHINE = ("device", "n_jobs")

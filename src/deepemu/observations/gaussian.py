@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from deepemu._types import Array, record
 from deepemu.core.distributions import Gaussian
@@ -13,14 +13,22 @@ from deepemu.core.model.observation import Units
 from deepemu.core.nodes.node import Sites
 from deepemu.data.scaling import require_finite_span, round_off
 from deepemu.data.sites import first_rows, sum_by_site
-from deepemu.diagnostics import LEVEL, CoverageTable, coverage, coverage_table, crps, log_score
+from deepemu.diagnostics import (
+    LEVEL,
+    expected_distance,
+    half_distance,
+    normal_mixture_crps,
+    tails,
+)
 from deepemu.errors import DataWarning, Message, Setting, warn
+from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 
 LOG_2PI = float(np.log(2.0 * np.pi))
 # The stretch is shrunk towards 1 with the weight of so many outputs.
 PRIOR_OUTPUTS = 20
 STRETCH_BOUNDS = (0.3, 3.0)
+OUT_OF_REACH = 1e9
 
 
 @record
@@ -52,16 +60,10 @@ class GaussianNoise(Observation):
         counts = jnp.broadcast_to(observed.counts, (n_outputs, *observed.counts.shape))
         return Sites(counts, jnp.sum(observed.squares, axis=0))
 
-    def log_density(self, observed: SiteMeans, latents: Array, used: Array) -> Array:
-        raise TypeError("the latents of this observation model are integrated out")
-
     def moments(self, latents: Gaussian, units: Units) -> Gaussian:
         return latents
 
     # --- data -----------------------------------------------------------------------------------
-
-    def check(self, y: np.ndarray) -> None:
-        """All finite numbers are valid."""
 
     def units(self, y: np.ndarray, site: np.ndarray) -> Units:
         """Mean 0 and standard deviation 1; a constant output keeps its size.
@@ -77,23 +79,10 @@ class GaussianNoise(Observation):
         std = spread * np.where(size > 0, ((y - mean) / spread).std(axis=0), 1.0)
         return Units(mean, std)
 
-    def n_latents(self, n_outputs: int) -> int:
-        return n_outputs
-
     def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> SiteMeans:
         means, counts = site_means(y, site)
         squares = sum_by_site((y - means[site]) ** 2, site)
         return SiteMeans(means, counts, squares)
-
-    def judged(self, y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All rows."""
-        return y, site
-
-    def starting_latents(self, observed: SiteMeans) -> np.ndarray:
-        raise TypeError("the latents of this observation model are integrated out")
-
-    def caveats(self, y: np.ndarray, site: np.ndarray) -> tuple[str, ...]:
-        return ()
 
     # --- predictions ----------------------------------------------------------------------------
 
@@ -110,28 +99,24 @@ class GaussianNoise(Observation):
         """The latents themselves: their nugget is the noise."""
         return latents
 
-    def stretched(self, latents: Gaussian, weights: np.ndarray, stretch: np.ndarray) -> Gaussian:
-        """μ_k ← μ + c (μ_k − μ) and σ_k ← c σ_k, with μ the mixture's mean, which stretches
-        quantiles too."""
-        mean = np.tensordot(weights, latents.mean, axes=1)
-        return Gaussian(mean + stretch * (latents.mean - mean), stretch**2 * latents.var)
+    # --- the spread of a mixture ----------------------------------------------------------------
 
-    # --- held-out scores ------------------------------------------------------------------------
+    def crps(self, y: np.ndarray, found: Mixture, units: Units) -> np.ndarray:
+        """In closed form: `normal_mixture_crps`."""
+        mean, std = np.asarray(found.latents.mean), np.sqrt(found.latents.var)
+        return normal_mixture_crps(y, mean, std, found.weights[..., None])
 
-    def scores(self, y: np.ndarray, outputs: Gaussian) -> dict[str, float]:
-        """Scores of normal predictions."""
-        std = np.sqrt(outputs.var)
-        return {each.__name__: each(y, outputs.mean, std) for each in (crps, log_score, coverage)}
+    def stretched(self, latents: Gaussian, centre: Array, stretch: Array) -> Gaussian:
+        """μ_k ← μ + c (μ_k − μ) and σ_k ← c σ_k, with μ the mixture's mean: F becomes
+        F(μ + (y − μ)/c), and quantiles are stretched too."""
+        return Gaussian(centre + stretch * (latents.mean - centre), stretch**2 * latents.var)
 
-    def intervals(self, y: np.ndarray, outputs: Gaussian) -> CoverageTable:
-        return coverage_table(y, outputs.mean, np.sqrt(outputs.var))
-
-    def stretch(self, y: np.ndarray, outputs: Gaussian) -> np.ndarray:
+    def stretch(self, y: np.ndarray, found: Mixture, units: Units) -> np.ndarray:
         """The geometric mean of the factor c that minimises the mean CRPS and of the one that puts
-        95 % of the outputs inside the 95 % interval, to the power n / (n + 20)."""
-        columns = list(zip(y.T, outputs.mean.T, np.sqrt(outputs.var).T, strict=True))
-        of_crps, of_coverage = _best_crps_factor, _covering_factor
-        factors = [[find(*each) for each in columns] for find in (of_crps, of_coverage)]
+        95 % of the outputs inside the central 95 % interval, to the power n / (n + 20)."""
+        low, high = (self.quantile(level, found, units) for level in tails(LEVEL))
+        covering = _covering_factors(y, found.centre, low, high)
+        factors = np.stack([_best_crps_factors(y, found), covering])
         logs = np.mean(np.log(np.clip(factors, *STRETCH_BOUNDS)), axis=0)
         return np.exp(logs * len(y) / (len(y) + PRIOR_OUTPUTS))
 
@@ -183,14 +168,46 @@ def site_means(y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]
     return first + sum_by_site(y - first[site], site) / counts[:, None], counts
 
 
-def _best_crps_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
+def _best_crps_factors(y: np.ndarray, found: Mixture) -> np.ndarray:
+    """The c (q,) that minimise the mean CRPS: a convex function,
+
+    mean_i Σ_k w_k E|μ + c (X_k − μ) − y_i| − c D_i, with D half the distance of two draws.
+    """
+    centre, std = found.centre, np.sqrt(found.latents.var)
+    error, offset = y - centre, np.asarray(found.latents.mean) - centre
+    apart = half_distance(offset, std, found.weights[..., None])
+    return np.array(
+        [
+            _least(error[:, j], offset[..., j], std[..., j], apart[:, j], found.weights)
+            for j in range(y.shape[1])
+        ]
+    )
+
+
+def _least(
+    error: np.ndarray, offset: np.ndarray, std: np.ndarray, apart: np.ndarray, weights: np.ndarray
+) -> float:
+    """The c that minimises the mean CRPS of one output."""
     from scipy.optimize import minimize_scalar  # slow to import
 
     def score(log_factor: float) -> float:
-        return crps(y, mean, np.exp(log_factor) * std)
+        c = np.exp(log_factor)
+        distance = np.sum(weights * expected_distance(error - c * offset, c * std), axis=0)
+        return float(np.mean(distance - c * apart))
 
     return float(np.exp(minimize_scalar(score, bounds=np.log(STRETCH_BOUNDS), method="bounded").x))
 
 
-def _covering_factor(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> float:
-    return float(np.quantile(np.abs(y - mean) / std, LEVEL) / ndtri((1.0 + LEVEL) / 2.0))
+def _covering_factors(
+    y: np.ndarray, centre: np.ndarray, low: np.ndarray, high: np.ndarray
+) -> np.ndarray:
+    """The c (q,) from which on 95 % of the outputs are inside the stretched interval.
+
+    Output i is inside if c ≥ (y − μ) / (q − μ), with q the end on its side of the mean. There is
+    no such c where the interval lies on the other side of the mean altogether.
+    """
+    error = y - centre
+    reach = np.where(error > 0.0, high, low) - centre
+    within = error * reach > 0.0
+    needed = np.where(within, error / np.where(within, reach, 1.0), OUT_OF_REACH)
+    return np.quantile(np.where(error == 0.0, 0.0, needed), LEVEL, axis=0)

@@ -7,9 +7,11 @@ import jax
 import numpy as np
 
 from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.ensemble import Imputed, member_weights
 from deepemu.core.model.observation import Units
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
+from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 from deepemu.posterior.inputs import cubature
 from deepemu.runtime.trees import joined, stack
@@ -27,6 +29,12 @@ class Components:
     outputs: Gaussian
     weights: np.ndarray
 
+    @property
+    def mixture(self) -> Mixture:
+        """The same weights at all rows."""
+        n_rows = self.latents.mean.shape[1]
+        return Mixture(self.latents, np.repeat(self.weights[:, None], n_rows, axis=1))
+
     def mixed(self) -> Gaussian:
         """Moments (m, q) of a new output: those of the mixture."""
         return mixture(self.outputs, self.weights)
@@ -41,14 +49,12 @@ def components_at(chains: Weighted, units: Units, x: np.ndarray) -> Components:
     return Components(latents, outputs, np.repeat(weights / sizes, sizes))
 
 
-def stretched(found: Components, observation: Observation, stretch: np.ndarray) -> Components:
-    """Components with standard deviations and distances from the mixture's mean multiplied, so that
-    its variance is multiplied by the square."""
-    latents = observation.stretched(found.latents, found.weights, stretch)
-    centre = np.tensordot(found.weights, found.outputs.mean, axes=1)
-    mean = centre + stretch * (found.outputs.mean - centre)
-    outputs = Gaussian(mean, stretch**2 * found.outputs.var)
-    return Components(latents, outputs, found.weights)
+def stretched(
+    found: Components, observation: Observation, units: Units, stretch: np.ndarray
+) -> Components:
+    """Components after a stretch (q,) of the mixture about its mean, as the model defines it."""
+    latents = observation.stretched_mixture(found.mixture, stretch).latents
+    return Components(latents, observation.output_moments(latents, units), found.weights)
 
 
 def has_closed_form(chains: Weighted) -> bool:
@@ -77,6 +83,22 @@ def by_cubature(
     split = lambda each: each.reshape(n_components, len(x), -1)  # noqa: E731
     latents, outputs = jax.tree.map(split, (at.latents, at.outputs))
     return Components(latents, outputs, np.outer(at.weights, rule.weights).ravel())
+
+
+def without_sites(structures: Sequence[tuple[Imputed, np.ndarray]], n_sites: int) -> Mixture:
+    """Closed-form leave-one-out at each site, by structures with the weights of their chains."""
+    padded = joined([prediction.leave_one_out(imputed) for imputed, _ in structures])
+    weights = np.concatenate([member_weights(*each) for each in structures])
+    n_padded = padded.mean.shape[1]
+    found = Mixture(padded, np.repeat(weights[:, None], n_padded, axis=1))
+    return found.at(np.arange(n_sites))
+
+
+def correlation_at(chains: Weighted, x: np.ndarray, n_draws: int, seed: int) -> np.ndarray:
+    """Correlations (P, m, m) of the last layer over rows."""
+    covariance = covariance_at(chains, x, n_draws, seed)
+    std = np.sqrt(np.einsum("pii->pi", covariance))
+    return covariance / (std[:, :, None] * std[:, None, :])
 
 
 def covariance_at(chains: Weighted, x: np.ndarray, n_draws: int, seed: int) -> np.ndarray:

@@ -1,6 +1,5 @@
 """The distribution of new outputs that a mixture is: moments, quantiles and densities."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,12 +8,8 @@ from scipy.special import logsumexp
 from deepemu._types import record
 from deepemu.core.distributions import Gaussian
 from deepemu.core.model.observation import Units
+from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
-from deepemu.posterior.components import Components
-
-# Each halves the bracket: from a hundred standard deviations to a rounding error.
-N_HALVINGS = 60
-N_DOUBLINGS = 60
 
 
 @record
@@ -52,50 +47,16 @@ def outputs_in_user_units(
 
 
 def log_density(
-    found: Components, observation: Observation, units: Units, y: np.ndarray
+    y: np.ndarray, found: Mixture, observation: Observation, units: Units
 ) -> np.ndarray:
     """log Σ_k w_k Π_j p_k(y_j) (m,) in user units, at outputs y (m, q) in core units."""
-    each = observation.log_density_of(y, found.latents, units) - np.log(units.size)
-    return logsumexp(each.sum(axis=-1), b=found.weights[:, None], axis=0)
+    each = observation.log_density_of(y, found.latents, units) - observation.log_size(units)
+    return logsumexp(each.sum(axis=-1), b=found.weights, axis=0)
 
 
 def quantiles(
-    found: Components, observation: Observation, units: Units, levels: list[float]
+    found: Mixture, observation: Observation, units: Units, levels: list[float]
 ) -> np.ndarray:
     """Quantiles (levels, m, q) of new outputs in user units."""
-    mixed, step = found.mixed(), observation.spacing
-    spacing = None if step is None else step / np.asarray(units.size)
-
-    def cdf(y: np.ndarray) -> np.ndarray:
-        return np.tensordot(found.weights, observation.cdf(y, found.latents, units), axes=1)
-
-    centre, width = np.asarray(mixed.mean), np.sqrt(mixed.var)
-    each = [bisected(cdf, centre, width, level, spacing) for level in levels]
+    each = [observation.quantile(level, found, units) for level in levels]
     return outputs_in_user_units(np.stack(each), observation, units)
-
-
-def bisected(
-    cdf: Callable[[np.ndarray], np.ndarray],
-    centre: np.ndarray,
-    width: np.ndarray,
-    level: float,
-    spacing: np.ndarray | None,
-) -> np.ndarray:
-    """The least y with P(output ≤ y) ≥ ``level``, elementwise.
-
-    The bracket starts at ``centre`` ± ``width``, the mean and standard deviation say, and is
-    widened until it holds the quantile. Outputs may be multiples of a ``spacing``.
-    """
-    on_grid = (lambda y: y) if spacing is None else lambda y: np.floor(y / spacing) * spacing
-    low, high = centre - width, centre + width
-    for _ in range(N_DOUBLINGS):
-        above, below = cdf(on_grid(low)) >= level, cdf(on_grid(high)) < level
-        if not (above.any() or below.any()):
-            break
-        reach = high - low
-        low, high = np.where(above, low - reach, low), np.where(below, high + reach, high)
-    for _ in range(N_HALVINGS):
-        middle = 0.5 * (low + high)
-        inside = cdf(on_grid(middle)) >= level
-        low, high = np.where(inside, low, middle), np.where(inside, middle, high)
-    return on_grid(high)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deepemu.core import moments as traced
-from deepemu.core.distributions import Gaussian, mixture
-from deepemu.core.ensemble import Ensemble, member_weights
+from deepemu.core.distributions import Gaussian
+from deepemu.core.ensemble import Ensemble
 from deepemu.core.nodes.node import Joint
 from deepemu.data.checks import (
     check_level,
@@ -28,22 +28,26 @@ from deepemu.data.checks import (
 from deepemu.data.runs import Runs, grown, renamed
 from deepemu.data.scaling import constant_columns
 from deepemu.data.sites import require_varied_columns
+from deepemu.diagnostics import tails
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
+from deepemu.observations.mixture import Mixture, side_by_side
 from deepemu.observations.model import Observation
 from deepemu.posterior import mixtures, stacking
+from deepemu.posterior.comparison import Comparison, compared
 from deepemu.posterior.components import (
     Components,
     by_cubature,
     components_at,
-    covariance_at,
+    correlation_at,
     has_closed_form,
     in_closed_form,
     stretched,
+    without_sites,
 )
 from deepemu.posterior.inputs import MOST_POINTS, rows_by_kind
 from deepemu.posterior.mixtures import Members, Moments, moments_in_user_units
-from deepemu.posterior.stacking import Stacked, judged_of
+from deepemu.posterior.stacking import Stacked
 from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
 from deepemu.runtime.padding import bucket
@@ -130,7 +134,7 @@ class Posterior:
         for level in asked:
             check_level(level)
         given = self.observation, self.runs.sites.units, asked
-        of_rows = lambda found: mixtures.quantiles(found, *given)  # noqa: E731
+        of_rows = lambda found: mixtures.quantiles(found.mixture, *given)  # noqa: E731
         return self._over_rows(X, input_std, of_rows, axis=1)
 
     def interval(
@@ -138,7 +142,7 @@ class Posterior:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ends (m, q) of the central interval that holds a new output with this probability."""
         check_level(level)
-        low, high = self.quantiles(X, [(1.0 - level) / 2.0, (1.0 + level) / 2.0], input_std)
+        low, high = self.quantiles(X, tails(level), input_std)
         return low, high
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
@@ -146,16 +150,7 @@ class Posterior:
 
         log Σ_k w_k Π_j p_k(y_j): outputs of a row are independent given an imputed network.
         """
-        x, units = self._rows(X), self.runs.sites.units
-        outputs = units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
-        with self._predicting(len(x)):
-            each = [
-                mixtures.log_density(
-                    self._components(x[part]), self.observation, units, outputs[part]
-                )
-                for part in _slabs(len(x), ROWS_AT_ONCE)
-            ]
-        return np.concatenate(each)
+        return self._beside(X, y, mixtures.log_density)
 
     def sample(self, X: ArrayLike, n: int = 1, key: int = 0) -> np.ndarray:
         """Joint draws (n, m, q) of new outputs at the rows of X; the same ``key``, the same draws.
@@ -170,9 +165,9 @@ class Posterior:
             structures = [(each.imputed, weights) for each, weights in self.weights]
             latents = prediction.draw_joint(key, structures, x, int(n))
             if np.any(self.stacked.stretch != 1.0):
-                found = components_at(self._chains, units, x)
-                mean = np.tensordot(found.weights, found.latents.mean, axes=1)
-                latents = mean + self.stacked.stretch * (latents - mean)
+                centre = components_at(self._chains, units, x).mixture.centre
+                stretch = self.stacked.stretch
+                latents = self.observation.stretched_draws(latents, centre, stretch)
         drawn = self.observation.draw(np.random.default_rng([key, 1]), latents, units)
         return mixtures.outputs_in_user_units(drawn, self.observation, units)
 
@@ -195,7 +190,7 @@ class Posterior:
         )
         x, marginal = self._rows(X), self.moments(X)
         with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
-            correlation = _correlation(covariance_at(self._chains, x, int(n_draws), key))
+            correlation = correlation_at(self._chains, x, int(n_draws), key)
         std = marginal.std.T
         return Joint(marginal.mean.T, correlation * std[:, :, None] * std[:, None, :])
 
@@ -248,8 +243,7 @@ class Posterior:
         added."""
         if self.stacked.held_out is None or not len(x):
             return self.stacked
-        new = self._components(x).mixed()
-        held_out = joined([self.stacked.held_out, new])
+        held_out = side_by_side(self.stacked.held_out, self._components(x).mixture)
         return dataclasses.replace(self.stacked, held_out=held_out)
 
     # --- checks ---------------------------------------------------------------------------------
@@ -257,22 +251,51 @@ class Posterior:
     @property
     def held_out(self) -> Moments | None:
         """Mean and variance (N, q) at each run by chains that held it out."""
-        if self.stacked.held_out is None:
-            return None
-        at_rows = row(self.stacked.held_out, self.runs.sites.site_of_row)
-        return self._to_user(at_rows)
+        found = self.stacked.held_out
+        return None if found is None else self._moments_at_runs(found)
 
     def leave_one_out(self) -> Moments:
         """Mean and variance (N, q) at each run with its site left out, given parameters and latents
         that were found with it."""
-        sites, kept = self.runs.sites, [(e.imputed, of) for e, of in self.weights if of.any()]
-        with self.machine.running(False, 1, sites.n_sites):
-            latents = joined([prediction.leave_one_out(imputed) for imputed, _ in kept])
-        weights = [member_weights(imputed, of) for imputed, of in kept]
-        judged = judged_of(self.runs, self.observation)
-        mixed = mixture(judged.outputs(latents), np.concatenate(weights))
-        wide = Gaussian(mixed.mean, mixed.var * self.stacked.stretch**2)
-        return self._to_user(row(wide, sites.site_of_row))
+        return self._moments_at_runs(self._left_out())
+
+    def compared(self, X: ArrayLike, y: ArrayLike) -> Comparison:
+        """Outputs y (m,) or (m, q) at the rows of X beside their predictive distributions."""
+        return self._beside(X, y, compared)
+
+    def cdf(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
+        """P(output ≤ y) (m, q) at the rows of X: of the mixture, at outputs y (m,) or (m, q)."""
+        return self._beside(X, y, lambda at, found, model, units: model.mixed_cdf(at, found, units))
+
+    def compared_runs(self) -> Comparison:
+        """The runs beside their held-out predictions, or beside those of `leave_one_out`."""
+        held_out, sites = self.stacked.held_out, self.runs.sites
+        found = self._left_out() if held_out is None else held_out
+        y, units = sites.units.to_core(self.runs.y), sites.units
+        return compared(y, found.at(sites.site_of_row), self.observation, units)
+
+    def _left_out(self) -> Mixture:
+        """The mixture at each site, given what was found with the site's outputs."""
+        kept = [(each.imputed, of) for each, of in self.weights if of.any()]
+        with self.machine.running(False, 1, self.runs.sites.n_sites):
+            found = without_sites(kept, self.runs.sites.n_sites)
+        return self.observation.stretched_mixture(found, self.stacked.stretch)
+
+    def _moments_at_runs(self, at_sites: Mixture) -> Moments:
+        sites = self.runs.sites
+        found = self.observation.mixed_moments(at_sites, sites.units)
+        return self._to_user(row(found, sites.site_of_row))
+
+    def _beside(self, X: ArrayLike, y: ArrayLike, answer: Callable[..., Any]) -> Any:
+        """An answer about outputs and the mixture at the rows of X, slab by slab."""
+        x, units = self._rows(X), self.runs.sites.units
+        outputs = units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
+        with self._predicting(len(x)):
+            parts = [
+                answer(outputs[part], self._components(x[part]).mixture, self.observation, units)
+                for part in _slabs(len(x), ROWS_AT_ONCE)
+            ]
+        return joined(parts)
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -373,7 +396,8 @@ class Posterior:
         as_it_is = bool(np.all(stretch == 1.0))
         if std is None or not np.any(std):
             found = components_at(self._chains, self.runs.sites.units, x)
-            return found if as_it_is else stretched(found, self.observation, stretch)
+            units = self.runs.sites.units
+            return found if as_it_is else stretched(found, self.observation, units, stretch)
         if as_it_is and has_closed_form(self._chains):
             return in_closed_form(self._chains, x, std)
         return by_cubature(self._components, x, std)
@@ -384,8 +408,3 @@ class Posterior:
 
 def _slabs(n_rows: int, size: int) -> list[slice]:
     return [slice(first, first + size) for first in range(0, n_rows, size)]
-
-
-def _correlation(covariance: np.ndarray) -> np.ndarray:
-    std = np.sqrt(np.einsum("pii->pi", covariance))
-    return covariance / (std[:, :, None] * std[:, None, :])

@@ -1,7 +1,7 @@
 """Weights of chains, and a stretch of the standard deviation, from held-out predictions.
 
-Everything here is NumPy on held-out predictions: latents (chains, sites, P), and a mask of the
-sites that each chain held out.
+Everything here is NumPy on held-out predictions: latents (chains, places, sites, P), a place for
+each imputation, and how many of them each chain has at each site.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.distributions import Gaussian
 from deepemu.core.model.observation import Units
 from deepemu.data.runs import Runs
+from deepemu.observations.mixture import Mixture, without_zeros
 from deepemu.observations.model import Observation
-from deepemu.runtime import devices, trees
+from deepemu.training import folds
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
 
@@ -38,15 +39,13 @@ class Judged:
     observation: Observation
     units: Units
 
-    def at_rows(self, at_sites: Gaussian) -> Gaussian:
-        """Moments (…, n, ·) at rows, given those at sites."""
-        mean, var = np.asarray(at_sites.mean), np.asarray(at_sites.var)
-        return Gaussian(mean[..., self.site, :], var[..., self.site, :])
+    def at_rows(self, at_sites: Mixture) -> Mixture:
+        """Predictions at rows, given those at sites."""
+        return at_sites.at(self.site)
 
-    def outputs(self, latents: Gaussian) -> Gaussian:
-        """Moments of new outputs, given those of the last layer's nodes."""
-        with devices.float64():
-            return trees.to_numpy(self.observation.moments(latents, self.units))
+    @property
+    def model(self) -> tuple[Observation, Units]:
+        return self.observation, self.units
 
 
 def judged_of(runs: Runs, observation: Observation) -> Judged:
@@ -58,11 +57,11 @@ def judged_of(runs: Runs, observation: Observation) -> Judged:
 @dataclass(frozen=True)
 class Stacked:
     """Weights (chains,), stretch (q,) of the standard deviation, and the mixture's predictions
-    (sites, q) of held-out sites, if there are any: with weights and stretch from other sites."""
+    of held-out sites, if there are any: with weights and stretch from other sites."""
 
     weights: np.ndarray
     stretch: np.ndarray
-    held_out: Gaussian | None
+    held_out: Mixture | None
 
 
 @dataclass(frozen=True)
@@ -99,8 +98,8 @@ def _row_scores(structures: Sequence[Trained], judged: Judged) -> np.ndarray:
     if held_out is None:
         raise ValueError("structures without held-out predictions cannot be compared")
     log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
-    shares = _shares_of_held_out(stacking_weights(log_density, mask), mask)
-    return logsumexp(log_density, b=shares, axis=0).sum(axis=1)
+    shares = shares_of_held_out(stacking_weights(log_density, mask), mask)
+    return logsumexp(log_density, b=shares[..., None], axis=0).sum(axis=1)
 
 
 def stack(structures: Sequence[Trained], judged: Judged) -> Stacked:
@@ -113,45 +112,45 @@ def stack(structures: Sequence[Trained], judged: Judged) -> Stacked:
         n_chains = sum(len(each.chains) for each in structures)
         return Stacked(np.full(n_chains, 1.0 / n_chains), np.ones(judged.y.shape[1]), None)
     log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
-    honest = _with_weights_of_others(held_out, log_density, mask, judged)
+    shares = _shares_by_others(held_out.mask, log_density, mask, judged)
+    honest = held_out_mixture(held_out, shares)
     return Stacked(stacking_weights(log_density, mask), *_stretched(honest, judged))
 
 
-def _with_weights_of_others(
-    held_out: HeldOut, log_density: np.ndarray, mask: np.ndarray, judged: Judged
-) -> Gaussian:
-    """The mixture's predictions (sites, q), with weights from the other groups of sites.
+def _shares_by_others(
+    held_out: np.ndarray, log_density: np.ndarray, mask: np.ndarray, judged: Judged
+) -> np.ndarray:
+    """The shares (chains, sites) of the chains that held out a site, with weights from the other
+    groups of sites.
 
     Weights that depend on a site's outputs would be optimistic there, above all if rows are few.
     """
-    n_sites, n_outputs = held_out.mask.shape[1], judged.y.shape[1]
-    mean, var = np.empty((2, n_sites, n_outputs))
-    group = _groups(mean)
+    shares, group = np.empty(held_out.shape), _groups(held_out.shape[1])
     for each in range(N_GROUPS):
         others, mine = group[judged.site] != each, group == each
         weights = stacking_weights(log_density[:, others], mask[:, others])
-        mixed = held_out_mixture(held_out, weights, judged)
-        mean[mine], var[mine] = mixed.mean[mine], mixed.var[mine]
-    return Gaussian(mean, var)
+        shares[:, mine] = shares_of_held_out(weights, held_out[:, mine])
+    return shares
 
 
-def _stretched(mixed: Gaussian, judged: Judged) -> tuple[np.ndarray, Gaussian]:
+def _stretched(honest: Mixture, judged: Judged) -> tuple[np.ndarray, Mixture]:
     """The stretch, and predictions with stretches from the sites of other groups.
 
     (Their weights depend on a site's outputs, which changes its stretch in the third digit.)
     """
-    rows, var = judged.at_rows(mixed), np.array(mixed.var)
-    group = _groups(var)
+    rows, group = judged.at_rows(honest), _groups(honest.weights.shape[1])
+    find = judged.observation.stretch
+    of_site = np.empty((len(group), judged.y.shape[1]))
     for each in range(N_GROUPS):
         others = group[judged.site] != each
-        stretch = judged.observation.stretch(judged.y[others], trees.row(rows, others))
-        var[group == each] *= stretch**2
-    return judged.observation.stretch(judged.y, rows), Gaussian(mixed.mean, var)
+        of_site[group == each] = find(judged.y[others], rows.at(others), judged.units)
+    held_out = judged.observation.stretched_mixture(honest, of_site)
+    return find(judged.y, rows, judged.units), held_out
 
 
-def _groups(sites: np.ndarray) -> np.ndarray:
+def _groups(n_sites: int) -> np.ndarray:
     """Sites in turn: neighbours in the table of runs are often neighbours in the input space."""
-    return np.arange(len(sites)) % N_GROUPS
+    return np.arange(n_sites) % N_GROUPS
 
 
 def by_structure(
@@ -165,21 +164,24 @@ def by_structure(
 def join(structures: Sequence[Trained]) -> HeldOut | None:
     """Held-out predictions of several structures, one chain after the other, if all have them."""
     given = [each.held_out for each in structures if each.held_out is not None]
-    if len(given) < len(structures):
-        return None
-    latents = trees.joined([each.latents for each in given])
-    return HeldOut(latents, np.concatenate([each.mask for each in given]))
+    return folds.join(given) if len(given) == len(structures) else None
 
 
 def log_scores(held_out: HeldOut, judged: Judged) -> np.ndarray:
-    """log p(y_i | latents of chain k) (chains, n, q) of each chain k at each row i.
+    """log of the mean over chain k's imputations of p(y_i | latents), (chains, n, q).
 
     A constant output has no evidence about chains and scores zero.
     """
-    rows = judged.at_rows(held_out.latents)
-    mask = held_out.mask[:, judged.site, None]
-    latents = Gaussian(rows.mean, np.where(mask, rows.var, 1.0))
-    scores = judged.observation.log_density_of(judged.y, latents, judged.units)
+    shares = held_out.shares[:, :, judged.site, None]
+    mean, var = (
+        np.asarray(each)[:, :, judged.site]
+        for each in (held_out.latents.mean, held_out.latents.var)
+    )
+    latents = Gaussian(mean, np.where(shares > 0.0, var, 1.0))
+    each = judged.observation.log_density_of(judged.y, latents, judged.units)
+    # A chain that did not hold out a row has no shares there: what it says is not used.
+    shares = np.where(held_out.mask[:, None, judged.site, None], shares, 1.0)
+    scores = logsumexp(each, b=shares, axis=1)
     return np.where(np.ptp(judged.y, axis=0) > ROUND_OFF, scores, 0.0)
 
 
@@ -217,15 +219,17 @@ def _shares(values: np.ndarray) -> np.ndarray:
     return values / values.sum(axis=0)
 
 
-def held_out_mixture(held_out: HeldOut, weights: np.ndarray, judged: Judged) -> Gaussian:
-    """Moments (sites, q) of new outputs by the chains that held out each site."""
-    shares = _shares_of_held_out(weights, held_out.mask)
-    return mixture(judged.outputs(held_out.latents), shares)
+def held_out_mixture(held_out: HeldOut, shares: np.ndarray) -> Mixture:
+    """The predictions of held-out sites, given the shares (chains, sites) of chains: a component
+    for each of their imputations."""
+    flat = lambda each: np.asarray(each).reshape(-1, *np.shape(each)[2:])  # noqa: E731
+    latents = Gaussian(flat(held_out.latents.mean), flat(held_out.latents.var))
+    return without_zeros(Mixture(latents, flat(shares[:, None] * held_out.shares)))
 
 
-def _shares_of_held_out(weights: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """Weights (chains, n, 1) of the chains that held out a row or site, scaled to sum to one.
+def shares_of_held_out(weights: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Weights (chains, n) of the chains that held out a row or site, scaled to sum to one.
 
     They are equal where all of these chains have weight zero.
     """
-    return _shares(np.maximum(weights, LEAST_WEIGHT)[:, None] * mask)[..., None]
+    return _shares(np.maximum(weights, LEAST_WEIGHT)[:, None] * mask)

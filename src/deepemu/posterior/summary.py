@@ -7,11 +7,14 @@ import jax
 import numpy as np
 
 from deepemu.convergence import effective_sample_size, predictive_rhat, split_rhat
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, mixture
 from deepemu.diagnostics import LEVEL, CoverageTable, coverage_test, standardised_errors
 from deepemu.errors import ConvergenceWarning, Message, Setting, warn
+from deepemu.observations.mixture import Mixture
 from deepemu.posterior import stacking
+from deepemu.posterior.comparison import rank_of, scores_of
 from deepemu.posterior.stacking import Judged, Stacked
+from deepemu.runtime import trees
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
 from deepemu.training.structures import PlainGP, Structure
@@ -120,7 +123,7 @@ def _lines(
     lines = []
     for label in dict.fromkeys(label_of):
         mine = label_of == label
-        alone = None if held_out is None else _mixture_of(held_out, mine, judged)
+        alone = None if held_out is None else _mixture_of(held_out, mine)
         found = {} if alone is None else _scores(alone, judged)
         lines.append(Line(str(label), _votes(stacked.weights[mine]), **found))
     found = {} if stacked.held_out is None else _scores(stacked.held_out, judged)
@@ -131,37 +134,39 @@ def _votes(weights: np.ndarray) -> tuple[float, ...]:
     return tuple(float(weight) for weight in weights)
 
 
-def _mixture_of(held_out: HeldOut, some: np.ndarray, judged: Judged) -> Gaussian:
+def _mixture_of(held_out: HeldOut, some: np.ndarray) -> Mixture:
     """Predictions of held-out sites by some of the chains, with equal weights."""
-    latents = jax.tree.map(lambda each: each[some], held_out.latents)
-    return stacking.held_out_mixture(
-        HeldOut(latents, held_out.mask[some]), np.ones(some.sum()), judged
-    )
+    chosen = HeldOut(trees.row(held_out.latents, some), held_out.n_imputations[some])
+    shares = stacking.shares_of_held_out(np.ones(some.sum()), chosen.mask)
+    return stacking.held_out_mixture(chosen, shares)
 
 
-def _scores(moments: Gaussian, judged: Judged) -> dict[str, float]:
-    return judged.observation.scores(judged.y, judged.at_rows(moments))
+def _scores(found: Mixture, judged: Judged) -> dict[str, float]:
+    return scores_of(judged.y, judged.at_rows(found), *judged.model)
 
 
 def _intervals(stacked: Stacked, judged: Judged) -> CoverageTable | None:
     if stacked.held_out is None:
         return None
-    return judged.observation.intervals(judged.y, judged.at_rows(stacked.held_out))
+    return rank_of(judged.y, judged.at_rows(stacked.held_out), *judged.model).intervals()
 
 
 def _prediction_rhat(held_out: HeldOut, weights: np.ndarray) -> float | None:
     """The median over sites of R-hat among the chains that held them out."""
-    found = []
+    found, of_chain = [], _moments_of_chains(held_out)
     for pattern in np.unique(held_out.mask, axis=1).T:
         sites = np.all(held_out.mask == pattern[:, None], axis=0)
         voting = pattern & (weights > 0.0)
-        means, variances = (
-            np.asarray(each)[voting][:, sites]
-            for each in (held_out.latents.mean, held_out.latents.var)
-        )
+        means, variances = (each[voting][:, sites] for each in (of_chain.mean, of_chain.var))
         if voting.sum() > 1:
             found.append(predictive_rhat(means, variances, weights[voting]).ravel())
     return float(np.median(np.concatenate(found))) if found else None
+
+
+def _moments_of_chains(held_out: HeldOut) -> Gaussian:
+    """Moments (chains, sites, P) of the last layer by the mixture of each chain's imputations."""
+    places_first = jax.tree.map(lambda each: np.swapaxes(each, 0, 1), held_out.latents)
+    return mixture(places_first, np.swapaxes(held_out.shares, 0, 1))
 
 
 def _mixings(structures: Sequence[Trained]) -> tuple[Mixing, ...]:
@@ -236,7 +241,7 @@ def _furthest(stacked: Stacked, judged: Judged) -> float:
     """The largest held-out error in standard deviations."""
     if stacked.held_out is None:
         return 0.0
-    rows = judged.at_rows(stacked.held_out)
+    rows = judged.observation.mixed_moments(judged.at_rows(stacked.held_out), judged.units)
     return float(np.max(np.abs(standardised_errors(judged.y, rows.mean, np.sqrt(rows.var)))))
 
 

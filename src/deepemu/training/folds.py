@@ -28,13 +28,26 @@ SWEEPS_BEFORE, SWEEPS_APART, N_IMPUTATIONS = 10, 5, 5
 
 @dataclass(frozen=True)
 class HeldOut:
-    """Moments (chains, sites, P) of the last layer's nodes at sites that each chain held out.
+    """Moments (chains, places, sites, P) of the last layer's nodes at sites that chains held out.
 
-    ``mask`` (chains, sites) is true there; elsewhere the moments are zero.
+    The first ``n_imputations`` (chains, sites) places hold a prediction each, by one of the chain's
+    imputed networks; none where the chain did not hold out the site. Other moments are zero.
     """
 
     latents: Gaussian
-    mask: np.ndarray
+    n_imputations: np.ndarray
+
+    @property
+    def mask(self) -> np.ndarray:
+        """Which sites (chains, sites) each chain held out."""
+        return self.n_imputations > 0
+
+    @property
+    def shares(self) -> np.ndarray:
+        """The share (chains, places, sites) of each prediction among those of its chain."""
+        places = np.arange(self.latents.mean.shape[1])[None, :, None]
+        n_kept = self.n_imputations[:, None]
+        return (places < n_kept) / np.maximum(n_kept, 1)
 
 
 def held_out_sites(seed: int, n_sites: int, n_chains: int, n_folds: int) -> np.ndarray:
@@ -66,7 +79,8 @@ def hold_out(
 
     The chains advance by the sweeps before these imputations.
     """
-    shape = (*mask.shape, network.layers[-1].width)
+    n_chains, n_sites = mask.shape
+    shape = (n_chains, N_IMPUTATIONS, n_sites, network.layers[-1].width)
     chains, mean, var = list(chains), *np.zeros((2, *shape))
     sweeps = (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1))
     for fold, (held_out, members) in enumerate(_by_fold(mask)):
@@ -76,8 +90,8 @@ def hold_out(
         )  # fmt: skip
         found = chain_latents(chains_of(imputed), sites.x[held_out], sites.units)
         for k, end, mean_k, var_k in zip(members, ends, found.mean, found.var, strict=True):
-            chains[k], mean[k, held_out], var[k, held_out] = end, mean_k, var_k
-    return chains, HeldOut(Gaussian(mean, var), mask)
+            chains[k], mean[k][:, held_out], var[k][:, held_out] = end, mean_k, var_k
+    return chains, HeldOut(Gaussian(mean, var), N_IMPUTATIONS * mask)
 
 
 def _by_fold(mask: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
@@ -89,8 +103,31 @@ def _by_fold(mask: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
 
 
 def one_chain(parts: Sequence[Gaussian], mask: np.ndarray) -> HeldOut:
-    """Predictions (1, m, P) of all folds in turn, as those of one chain that held out every
+    """Predictions (1, 1, m, P) of all folds in turn, as those of one chain that held out every
     site."""
     order = np.argsort(np.concatenate([np.flatnonzero(held_out) for held_out in mask]))
-    latents = jax.tree.map(lambda each: each[:, order], trees.joined(parts, axis=1))
-    return HeldOut(latents, np.ones((1, len(order)), bool))
+    latents = jax.tree.map(lambda each: each[:, :, order], trees.joined(parts, axis=2))
+    return HeldOut(latents, np.ones((1, len(order)), int))
+
+
+def with_new_sites(held_out: HeldOut, new: Gaussian) -> HeldOut:
+    """Followed by predictions (chains, imputations, m, P) of sites that no chain has yet."""
+    n_chains, n_imputations, n_new = new.mean.shape[:3]
+    n_places = max(held_out.latents.mean.shape[1], n_imputations)
+    parts = [_with_places(each, n_places) for each in (held_out.latents, new)]
+    added = np.full((n_chains, n_new), n_imputations)
+    counts = np.concatenate([held_out.n_imputations, added], axis=1)
+    return HeldOut(trees.joined(parts, axis=2), counts)
+
+
+def join(given: Sequence[HeldOut]) -> HeldOut:
+    """Chains of several structures, one after the other."""
+    n_places = max(each.latents.mean.shape[1] for each in given)
+    latents = trees.joined([_with_places(each.latents, n_places) for each in given])
+    return HeldOut(latents, np.concatenate([each.n_imputations for each in given]))
+
+
+def _with_places(latents: Gaussian, n_places: int) -> Gaussian:
+    """Moments with places of zeros behind the predictions."""
+    more = (0, 0), (0, n_places - latents.mean.shape[1]), (0, 0), (0, 0)
+    return jax.tree.map(lambda each: np.pad(each, more), latents)

@@ -19,10 +19,9 @@ from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.observations.choice import INTERPOLATES
 from deepemu.observations.model import Observation
-from deepemu.runtime import trees
 from deepemu.training import growth
 from deepemu.training.chains import Trained, train
-from deepemu.training.folds import HeldOut
+from deepemu.training.folds import HeldOut, with_new_sites
 from deepemu.training.layers import ESTIMATE, Layer, build_network
 from deepemu.training.plain import train_plain
 from deepemu.training.plan import N_FOLDS, Plan
@@ -129,10 +128,8 @@ def _with_new_sites(before: Trained, sites: SiteData, n_old: int) -> HeldOut | N
     held_out, x = before.held_out, sites.x[n_old:]
     if held_out is None or not len(x):
         return held_out
-    chains = chains_of(before.imputed)
-    latents = trees.joined([held_out.latents, chain_latents(chains, x, sites.units)], axis=1)
-    new = np.ones((len(chains), len(x)), bool)
-    return HeldOut(latents, np.concatenate([held_out.mask, new], axis=1))
+    new = chain_latents(chains_of(before.imputed), x, sites.units)
+    return with_new_sites(held_out, new)
 
 
 STARTING_NUGGET = 1e-3

@@ -37,13 +37,24 @@ class Likelihood(Protocol):
 
     def targets(self, observed: Any) -> Array:
         """Outputs (n, P) of the last layer's nodes, where latents are integrated out."""
+        raise TypeError("the latents of this observation model are imputed")
 
     def sites(self, observed: Any) -> Sites:
         """How often each node's rows were observed, stacked over nodes, where `targets` hold."""
+        raise TypeError("the latents of this observation model are imputed")
 
     def log_density(self, observed: Any, latents: Array, used: Array) -> Array:
         """log p(outputs | latents (n, P)), where latents are imputed."""
+        raise TypeError("the latents of this observation model are integrated out")
 
     def moments(self, latents: Gaussian, units: Units) -> Gaussian:
         """Mean and variance (…, q) of one new output, in core units, given moments (…, P) of the
         last layer's nodes (with their nugget)."""
+
+    def stretched(self, latents: Gaussian, centre: Array, stretch: Array) -> Gaussian:
+        """Latents (…, P) of a mixture's components, or draws (of variance zero), after a stretch
+        (…, q) about the mixture's mean (…, P); all have as many axes.
+
+        As they are, unless the model says otherwise: then it has a `stretch` too.
+        """
+        return latents
