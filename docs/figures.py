@@ -17,7 +17,8 @@ from scipy.stats import norm, qmc
 from deepemu import DGP, GP, Emulator, use_compilation_cache
 from deepemu.estimators.base import BaseEmulator
 from deepemu.plots import figures
-from deepemu.plots.style import BLUE, GREY, OF_CHAINS, VERMILION, Z_95
+from deepemu.plots.style import BLUE, GREY, OF_CHAINS, VERMILION
+from deepemu.posterior.comparison import Z_95
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt  # noqa: E402

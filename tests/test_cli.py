@@ -24,6 +24,7 @@ from deepemu import GP
 from deepemu.cli import arguments as command_arguments
 from deepemu.cli import commands, main, settings, tables
 from deepemu.errors import Message, Setting
+from deepemu.posterior.comparison import compared_with_normals
 
 pytestmark = pytest.mark.usefixtures("own_cache")
 
@@ -132,7 +133,7 @@ def test_a_fit_of_many_outputs_shows_three_and_where_the_others_are():
         output_names=tuple("abcde"),
         training_outputs=truth,
         summary=lambda: SimpleNamespace(lines=[SimpleNamespace(crps=1.0)]),
-        loo=lambda: (mean, np.full((20, 5), 5.0)),
+        compared_runs=lambda: compared_with_normals(truth, mean, np.full((20, 5), 5.0)),
     )
     _, *outputs, last = commands._check_in_words(emulator, "it.deepemu")
     # The root of the mean of 0, 1, ..., 361 is 11.1; 0 to 9 lie within 1.96 times 5.

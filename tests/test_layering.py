@@ -127,7 +127,8 @@ ONLY = {
     "diagnostics": {"_types", "errors", "data.checks"},
     "convergence": {"diagnostics", "errors", "data.checks"},
     "plots.diagnostics": {
-        "convergence", "diagnostics", "errors", "data.checks", "plots.style", "posterior.posterior",
+        "convergence", "diagnostics", "errors", "data.checks", "plots.style",
+        "posterior.comparison", "posterior.posterior",
         "training.chains",
     },
 }  # fmt: skip

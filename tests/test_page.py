@@ -57,7 +57,9 @@ def test_the_grid_holds_predictions_of_the_inputs_that_matter(emulator, contents
     mean, std = emulator.predict(row[None], return_std=True)
     for k in (0, 1):
         assert grid["mean"][k][place] == pytest.approx(mean[0, k], rel=1e-9)
-        assert grid["std"][k][place] == pytest.approx(std[0, k], rel=1e-6)
+        reach = 1.959963984540054 * std[0, k]  # of a plain process, which is normal
+        assert grid["low"][k][place] == pytest.approx(mean[0, k] - reach, rel=1e-6)
+        assert grid["high"][k][place] == pytest.approx(mean[0, k] + reach, rel=1e-6)
 
 
 def test_main_effects_are_means_over_the_other_inputs(emulator, contents):
@@ -72,9 +74,12 @@ def test_main_effects_are_means_over_the_other_inputs(emulator, contents):
 
 def test_left_out_runs_are_those_of_the_emulator(emulator, contents):
     left, (mean, std) = contents["leftOut"], emulator.loo()
-    np.testing.assert_array_equal(left["mean"], mean.T)
-    np.testing.assert_array_equal(left["std"], std.T)
-    inside = np.abs(emulator.training_outputs - mean) <= 1.959963984540054 * std
+    np.testing.assert_allclose(left["mean"], mean.T, rtol=1e-12)
+    reach = 1.959963984540054 * std
+    np.testing.assert_allclose(left["low"], (mean - reach).T, rtol=1e-6)
+    np.testing.assert_allclose(left["high"], (mean + reach).T, rtol=1e-6)
+    inside = np.abs(emulator.training_outputs - mean) <= reach
+    np.testing.assert_array_equal(left["inside"], inside.T)
     np.testing.assert_allclose(left["coverage"], inside.mean(axis=0))
     assert left["heldOut"] is False
 

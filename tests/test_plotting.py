@@ -8,7 +8,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.colors import to_hex
-from matplotlib.container import BarContainer, ErrorbarContainer
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from scipy import stats
 
@@ -72,16 +72,18 @@ def test_predictions_outside_their_intervals_stand_out(held_out):
     outside = (y < mean - 1.96 * std) | (y > mean + 1.96 * std)
     assert 5 < outside.sum() < 60
     axes = panel(diagnostics.plot_diagnostics(*held_out), "Held-out")
-    drawn = {c.get_label(): c for c in axes.containers if isinstance(c, ErrorbarContainer)}
-    assert set(drawn) == {f"inside ({(~outside).sum()})", f"outside ({outside.sum()})"}
-    for chosen, word in ((~outside, "inside"), (outside, "outside")):
-        markers, _, (ends,) = drawn[f"{word} ({chosen.sum()})"]
-        np.testing.assert_array_equal(markers.get_data(), [y[chosen], mean[chosen]])
-        reach = np.array([np.ptp(segment[:, 1]) for segment in ends.get_segments()])
-        np.testing.assert_allclose(reach, 2 * 1.959964 * std[chosen], rtol=1e-6)
-    colours = {to_hex(container[0].get_color()) for container in drawn.values()}
+    labels = [f"inside ({(~outside).sum()})", f"outside ({outside.sum()})"]
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == labels
+    colours = set()
+    for chosen, label, lines in zip((~outside, outside), labels, axes.collections, strict=True):
+        *at, colour = points(axes, label)
+        np.testing.assert_array_equal(at, [y[chosen], mean[chosen]])
+        ends = np.array([segment[:, 1] for segment in lines.get_segments()])
+        reach = 1.959964 * std[chosen]
+        np.testing.assert_allclose(ends[:, 0], mean[chosen] - reach, atol=1e-6)
+        np.testing.assert_allclose(ends[:, 1], mean[chosen] + reach, atol=1e-6)
+        colours.add(colour)
     assert len(colours) == 2
-    assert {text.get_text() for text in axes.get_legend().get_texts()} == set(drawn)
 
 
 def test_standardised_errors_are_drawn_over_the_predictions(held_out):

@@ -13,7 +13,7 @@ from scipy.special import logsumexp
 from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, InputError
-from deepemu.posterior import posterior as fits
+from deepemu.posterior import components
 from deepemu.posterior.inputs import cubature
 
 SHORT = {"n_iter": 4, "width": 1, "verbose": False}
@@ -475,7 +475,7 @@ def test_gradients_of_many_rows_come_in_parts(emulators, at, monkeypatch):
     posterior = emulators["gp"].posterior_
     many = np.repeat(at, 10, axis=0)
     whole = posterior.gradient(many)
-    monkeypatch.setattr(fits, "ROWS_OF_GRADIENTS", 16)
+    monkeypatch.setattr(components, "ROWS_OF_GRADIENTS", 16)
     for name in ("mean", "var"):
         parts = getattr(posterior.gradient(many), name)
         assert parts.shape == (40, 1, 2)

@@ -12,16 +12,16 @@ import numpy as np
 
 from deepemu.cli import html_report, tables
 from deepemu.cli.arguments import SUFFIX, build_parser
-from deepemu.cli.html_report import loo_rows
 from deepemu.cli.messages import is_talkative, say
 from deepemu.cli.settings import estimator_of, in_arguments
 from deepemu.cli.tables import Columns, Table
-from deepemu.diagnostics import coverage, crps, scores
+from deepemu.diagnostics import nrmsep
 from deepemu.errors import DeepemuWarning, FileError, warn
 from deepemu.estimators.base import BaseEmulator
 from deepemu.files.atomic import require_writable
 from deepemu.files.persistence import load, save
 from deepemu.plots.style import digits_apart
+from deepemu.posterior.comparison import Comparison
 from deepemu.runtime.progress import Progress
 
 ADDED = ("mean", "std", "lower", "upper")
@@ -72,16 +72,14 @@ def predict(options: argparse.Namespace) -> Found:
 def validate(options: argparse.Namespace) -> Found:
     emulator = load(options.emulator)
     if options.runs is None:
-        truth, (mean, std) = emulator.training_outputs, loo_rows(emulator)
-        what = "training runs, each predicted without it"
+        shown, what = emulator.compared_runs(), "training runs, each predicted without it"
     else:
         table = tables.read(options.runs)
         x, truth = table.numbers(emulator.input_names), table.numbers(emulator.output_names)
         _note_extrapolation(emulator, x)
-        moments, what = emulator.posterior_.moments(x), f"runs of {options.runs}"
-        mean, std = moments.mean, moments.std
-    found = _scores_by_output(emulator.output_names, truth, mean, std)
-    return _scores_in_words(found, len(truth), what), {"rows": len(truth), "scores": found}
+        shown, what = emulator.posterior_.compared(x, truth), f"runs of {options.runs}"
+    found, n_rows = _scores_by_output(emulator.output_names, shown), len(shown.y)
+    return _scores_in_words(found, n_rows, what), {"rows": n_rows, "scores": found}
 
 
 def info(options: argparse.Namespace) -> Found:
@@ -219,7 +217,7 @@ def _check_in_words(emulator: BaseEmulator, file: str) -> list[str]:
             "no runs were held out, so nothing checks the intervals; --model auto holds runs out"
         ]
     names, truth = emulator.output_names, emulator.training_outputs
-    found = _scores_by_output(names, truth, *loo_rows(emulator))
+    found = _scores_by_output(names, emulator.compared_runs())
     lines = ["each run was predicted by models trained without it (errors: root mean square)"]
     for name, column in list(zip(names, truth.T, strict=True))[:MOST_SHOWN]:
         lines.append(_output_in_words(name, column, found[name]))
@@ -245,9 +243,8 @@ def _percent(share: float) -> str:
 def _prediction_columns(
     emulator: BaseEmulator, x: np.ndarray, level: float
 ) -> dict[str, list[float]]:
-    moments = emulator.posterior_.moments(x)
-    ends = emulator.posterior_.interval(x, level)
-    columns = dict(zip(ADDED, (moments.mean, moments.std, *ends), strict=True))
+    found = emulator.posterior_.bands(x, level)
+    columns = dict(zip(ADDED, (found.mean, found.std, found.low, found.high), strict=True))
     return {
         f"{name}_{what}": values[:, k].tolist()
         for k, name in enumerate(emulator.output_names)
@@ -298,17 +295,21 @@ def _ranges_in_words(what: str, ranges: dict[str, list[float]]) -> Iterator[str]
 
 
 def _scores_by_output(
-    names: Sequence[str], truth: np.ndarray, mean: np.ndarray, std: np.ndarray
+    names: Sequence[str], shown: Comparison
 ) -> dict[str, dict[str, float | None]]:
-    return {name: _scores(truth[:, k], mean[:, k], std[:, k]) for k, name in enumerate(names)}
+    return {name: _scores(shown.of_output(k)) for k, name in enumerate(names)}
 
 
-def _scores(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> dict[str, float | None]:
+def _scores(shown: Comparison) -> dict[str, float | None]:
     """The scores; those that are divided by the range of the outputs only if they have one."""
-    if np.ptp(y) > 0.0:
-        return dict(scores(y, mean, std))
-    without = {"nrmsep": None, "normalised_crps": None}
-    return without | {"crps": crps(y, mean, std), "coverage": coverage(y, mean, std)}
+    span, crps = float(np.ptp(shown.y)), float(np.mean(shown.crps))
+    varies = span > 0.0
+    return {
+        "nrmsep": nrmsep(shown.y, shown.mean) if varies else None,
+        "crps": crps,
+        "normalised_crps": crps / span if varies else None,
+        "coverage": float(np.mean(shown.rank.inside())),
+    }
 
 
 def _scores_in_words(found: dict[str, dict[str, float | None]], n: int, what: str) -> str:

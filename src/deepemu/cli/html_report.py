@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from deepemu.cli.settings import in_arguments
-from deepemu.diagnostics import coverage, nrmsep
+from deepemu.diagnostics import nrmsep
 from deepemu.errors import InputError
 from deepemu.estimators.base import BaseEmulator
 from deepemu.files.atomic import PathLike, replacing
 from deepemu.plots.figures import along
+from deepemu.posterior.mixtures import Bands
+from deepemu.runtime.trees import joined
 
 # Grid points along each input that has a slider, by the number of those inputs.
 GRID = {1: 201, 2: 41, 3: 13}
@@ -56,10 +58,10 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
     effect_rows = _effect_rows(emulator)
     n_effects, n_sliders = len(effect_rows), min(emulator.n_features_in_, max(GRID))
     total = n_effects + GRID[n_sliders] ** n_sliders
-    effects = _effects(emulator, _predicted(emulator, effect_rows, 0, total, tell)[0])
+    effects = _effects(emulator, _predicted(emulator, effect_rows, 0, total, tell).mean)
     chosen = _most_important(effects, n_sliders)
     axes, rows = _grid_rows(emulator, chosen)
-    mean, std = _predicted(emulator, rows, n_effects, total, tell)
+    found = _predicted(emulator, rows, n_effects, total, tell)
     summary = emulator.summary()
     return {
         "title": title,
@@ -78,8 +80,9 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
         "grid": {
             "inputs": chosen,
             "axes": [axis.tolist() for axis in axes],
-            "mean": mean.T.tolist(),
-            "std": std.T.tolist(),
+            "mean": found.mean.T.tolist(),
+            "low": found.low.T.tolist(),
+            "high": found.high.T.tolist(),
         },
         "summary": "\n".join(map(in_arguments, summary.text_lines())),
     }
@@ -87,15 +90,13 @@ def contents(emulator: BaseEmulator, title: str, tell: Tell) -> dict[str, Any]:
 
 def _predicted(
     emulator: BaseEmulator, rows: np.ndarray, done: int, total: int, tell: Tell
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation (m, q), some rows at a time."""
+) -> Bands:
+    """Mean and 95 % interval (m, q), some rows at a time."""
     parts = []
     for first in range(0, len(rows), BATCH):
-        moments = emulator.posterior_.moments(rows[first : first + BATCH])
-        parts.append((moments.mean, moments.std))
+        parts.append(emulator.posterior_.bands(rows[first : first + BATCH]))
         tell(done + min(first + BATCH, len(rows)), total)
-    mean, std = zip(*parts, strict=True)
-    return np.concatenate(mean), np.concatenate(std)
+    return joined(parts)
 
 
 def _effect_rows(emulator: BaseEmulator) -> np.ndarray:
@@ -148,26 +149,21 @@ def _columns(names: tuple[str, ...], values: np.ndarray) -> list[dict[str, Any]]
 
 def _held_out(emulator: BaseEmulator) -> dict[str, Any] | None:
     """Held-out predictions of all runs and their scores, by output, if there are any."""
-    truth = emulator.training_outputs
     try:
-        mean, std = loo_rows(emulator)
+        found = emulator.compared_runs()
     except InputError:  # nothing was held out
         return None
-    columns = list(zip(truth.T, mean.T, std.T, strict=True))
+    inside, pairs = found.rank.inside(), zip(found.y.T, found.mean.T, strict=True)
     return {
         "heldOut": emulator.summary().intervals is not None,
-        "truth": truth.T.tolist(),
-        "mean": mean.T.tolist(),
-        "std": std.T.tolist(),
-        "error": [nrmsep(y, m) if np.ptp(y) > 0 else None for y, m, _ in columns],
-        "coverage": [coverage(*each) for each in columns],
+        "truth": found.y.T.tolist(),
+        "mean": found.mean.T.tolist(),
+        "low": found.low.T.tolist(),
+        "high": found.high.T.tolist(),
+        "inside": inside.T.tolist(),
+        "error": [nrmsep(y, mean) if np.ptp(y) > 0 else None for y, mean in pairs],
+        "coverage": inside.mean(axis=0).tolist(),
     }
-
-
-def loo_rows(emulator: BaseEmulator) -> tuple[np.ndarray, np.ndarray]:
-    """The result of `loo`, with one column per output."""
-    mean, std = (np.reshape(each, emulator.training_outputs.shape) for each in emulator.loo())
-    return mean, std
 
 
 def _line(line: Any) -> dict[str, Any]:

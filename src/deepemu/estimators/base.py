@@ -20,6 +20,7 @@ from deepemu.errors import InputError, Message, Setting
 from deepemu.estimators.regressor import Regressor, seed_from
 from deepemu.observations.choice import observation_of
 from deepemu.plots import diagnostics
+from deepemu.posterior.comparison import Comparison
 from deepemu.posterior.mixtures import Moments
 from deepemu.posterior.posterior import Posterior
 from deepemu.posterior.stacking import judged_of, stack
@@ -248,6 +249,12 @@ class BaseEmulator(Regressor):
         """Leave-one-out over sites, given the parameters and latents that were found with all of
         them."""
         return self._shaped(self._fitted().leave_one_out())
+
+    def compared_runs(self) -> Comparison:
+        """Training outputs (n, q) beside the predictive distributions of `loo`: mean, standard
+        deviation, 95 % interval, rank and CRPS."""
+        self._held_out()
+        return self._fitted().compared_runs()
 
     def _held_out(self) -> Pair:
         """Held-out mean and standard deviation, the result of `loo` where rows were held out."""

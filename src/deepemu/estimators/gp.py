@@ -8,6 +8,7 @@ from deepemu.core.model.priors import Prior
 from deepemu.core.nodes.solver import Solver
 from deepemu.estimators.base import BaseEmulator
 from deepemu.observations.model import Observation
+from deepemu.posterior.comparison import Comparison
 from deepemu.training.layers import Layer
 from deepemu.training.structures import Problem, Structure, plain_gp, trace_in_words
 
@@ -88,3 +89,7 @@ class GP(BaseEmulator):
         observation model with imputed latents these are kept too, so it is optimistic.
         """
         return self._closed_form_loo()
+
+    def compared_runs(self) -> Comparison:
+        """Training outputs (n, q) beside the predictive distributions of `loo`."""
+        return self._fitted().compared_runs()

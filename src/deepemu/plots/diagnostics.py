@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike
 
 from deepemu.convergence import split_rhat
 from deepemu.data.checks import checked, real_array
-from deepemu.diagnostics import coverage, pit, standardised_errors
+from deepemu.diagnostics import standardised_errors
 from deepemu.errors import InputError
 from deepemu.plots.style import (
     BAND,
@@ -24,12 +24,12 @@ from deepemu.plots.style import (
     LEVELS,
     OF_CHAINS,
     VERMILION,
-    Z_95,
     _size_of_rows,
     draw_predictions,
     name,
     named,
 )
+from deepemu.posterior.comparison import Z_95, Comparison, Rank, compared_with_normals
 from deepemu.posterior.posterior import Posterior
 from deepemu.training.chains import Trained
 
@@ -57,52 +57,53 @@ def plot_diagnostics(
 ) -> Figure:
     """Held-out outputs against their predictions, and the chains behind them, in one figure.
 
-    Four panels need ``y``, ``mean`` and ``std`` only: predictions with 95 % intervals (the title
-    says which ``predictions`` they are, the axes name the ``output``), standardised errors, their
-    probability integral transform, and coverage. All entries are pooled, so outputs of different
-    units are better drawn one at a time. A fifth shows ``weights``, one for each of the components
-    named by ``labels``; a sixth the ``trace`` of the log density, (chains, iterations), whose title
-    says what is ``traced`` and gives ``rhat`` (a number, or several by name; unless given, the
-    split R-hat of the second half of the trace). Its vertical axis omits values that only the first
-    tenth of the iterations reach. Grey bands are 95 % intervals for calibrated predictions of
-    independent outputs.
+    Four panels need ``y``, ``mean`` and ``std`` of normal predictions only: predictions with 95 %
+    intervals (the title says which ``predictions`` they are, the axes name the ``output``),
+    standardised errors, their probability integral transform, and coverage. All entries are pooled,
+    so outputs of different units are better drawn one at a time. A fifth shows ``weights``, one for
+    each of the components named by ``labels``; a sixth the ``trace`` of the log density, (chains,
+    iterations), whose title says what is ``traced`` and gives ``rhat`` (a number, or several by
+    name; unless given, the split R-hat of the second half of the trace). Its vertical axis omits
+    values that only the first tenth of the iterations reach. Grey bands are 95 % intervals for
+    calibrated predictions of independent outputs.
 
     The figure is not registered with pyplot: it need not be closed, and ``plt.show()`` does not
     show it. A notebook shows it as the value of a cell; ``figure.savefig("diagnostics.png")`` needs
     no display.
     """
-    y, mean, std = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
-    panels: list[Panel] = [
-        functools.partial(draw, y=y, mean=mean, std=std)
-        for draw in (
-            functools.partial(draw_predictions, what=predictions, output=output),
-            functools.partial(_draw_errors, output=output),
-            _draw_pit,
-            _draw_coverage,
-        )
+    flat = (np.ravel(values) for values in checked(y=y, mean=mean, std=std))
+    beside = _weights_panel(weights, labels) + _trace_panel(trace, rhat, traced)
+    return _figure_of(_panels_of(compared_with_normals(*flat), predictions, output) + beside)
+
+
+def _panels_of(shown: Comparison, predictions: str, output: str | None) -> list[Panel]:
+    """The panels of outputs (n,) and their predictive distributions."""
+    return [
+        functools.partial(draw_predictions, shown=shown, what=predictions, output=output),
+        functools.partial(_draw_errors, shown=shown, output=output),
+        functools.partial(_draw_pit, rank=shown.rank),
+        functools.partial(_draw_coverage, rank=shown.rank),
     ]
-    return _figure_of(panels + _weights_panel(weights, labels) + _trace_panel(trace, rhat, traced))
 
 
 def diagnostics_of(posterior: Posterior, output: int | str) -> Figure:
-    """`plot_diagnostics` of a fit: held-out predictions, or closed-form leave-one-out."""
-    k, held_out = posterior.runs.output_number(output), posterior.held_out
-    shown = posterior.leave_one_out() if held_out is None else held_out
-    structures, deep = posterior.report.lines[:-1], posterior.heaviest(n_hidden=1)
-    return plot_diagnostics(
-        posterior.runs.y[:, k], shown.mean[:, k], shown.std[:, k],
-        weights=[line.weight for line in structures],
-        labels=[line.label for line in structures],
-        predictions="Conditional leave-one-out" if held_out is None else "Held-out",
-        output=posterior.runs.columns.outputs[k],
-        **({} if deep is None else _late_trace(deep[0])),
-    )  # fmt: skip
+    """`plot_diagnostics` of a fit: held-out predictions, or closed-form leave-one-out.
+
+    Intervals, probability integral transform and coverage are those of the mixture.
+    """
+    k, deep = posterior.runs.output_number(output), posterior.heaviest(n_hidden=1)
+    conditional = posterior.stacked.held_out is None
+    what = "Conditional leave-one-out" if conditional else "Held-out"
+    shown, structures = posterior.compared_runs().of_output(k), posterior.report.lines[:-1]
+    panels = _panels_of(shown, what, posterior.runs.columns.outputs[k])
+    panels += _weights_panel([e.weight for e in structures], [e.label for e in structures])
+    return _figure_of(panels + ([] if deep is None else _late_trace(deep[0])))
 
 
-def _late_trace(trained: Trained) -> dict[str, Any]:
-    """The log density of the iterations with all rows."""
+def _late_trace(trained: Trained) -> list[Panel]:
+    """The panel of the log density in the iterations with all rows."""
     path = np.asarray(trained.trace.log_density)[:, -trained.n_together :]
-    return {"trace": path, "traced": trained.structure.label}
+    return _trace_panel(path, None, trained.structure.label)
 
 
 def _weights_panel(weights: ArrayLike | None, labels: Sequence[str] | None) -> list[Panel]:
@@ -149,39 +150,37 @@ def _rhat_in_words(rhat: Mapping[str, float] | float) -> str:
     return rf"split $\hat{{R}}$ = {values}"
 
 
-def _draw_errors(
-    axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray, output: str | None = None
-) -> None:
+def _draw_errors(axes: Axes, shown: Comparison, output: str | None) -> None:
     """Infinite errors, of predictions without spread, are drawn at the largest finite one."""
-    errors = standardised_errors(y, mean, std)
+    mean, errors = shown.mean, standardised_errors(shown.y, shown.mean, shown.std)
     edge = 1.1 * np.max(np.abs(errors[np.isfinite(errors)]), initial=3.0)
-    shown = np.clip(errors, -edge, edge)
-    outside = np.abs(errors) > Z_95
+    drawn, outside = np.clip(errors, -edge, edge), ~shown.rank.inside()
     axes.axhspan(-Z_95, Z_95, color=BAND, linewidth=0, zorder=0)
     axes.axhline(0.0, color=GREY, linewidth=1, zorder=1)
-    axes.plot(mean[~outside], shown[~outside], "o", color=BLUE, markersize=4, label="inside")
-    axes.plot(mean[outside], shown[outside], "s", color=VERMILION, markersize=4, label="outside")
+    axes.plot(mean[~outside], drawn[~outside], "o", color=BLUE, markersize=4, label="inside")
+    axes.plot(mean[outside], drawn[outside], "s", color=VERMILION, markersize=4, label="outside")
     axes.set_ylim(-1.1 * edge, 1.1 * edge)
     predicted = named(output, "predicted")
     name(axes, "Standardised errors, band ±1.96", predicted, "(observed − predicted) / std")
 
 
-def _draw_pit(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    low, high = _binomial_interval(y.size, 1.0 / N_BINS)
+def _draw_pit(axes: Axes, rank: Rank) -> None:
+    n = rank.pit.size
+    low, high = _binomial_interval(n, 1.0 / N_BINS)
     axes.axhspan(low, high, color=BAND, linewidth=0, zorder=0)
-    axes.axhline(y.size / N_BINS, color=GREY, linewidth=1, zorder=1)
+    axes.axhline(n / N_BINS, color=GREY, linewidth=1, zorder=1)
     axes.hist(
-        pit(y, mean, std), bins=N_BINS, range=(0.0, 1.0), histtype="bar", rwidth=0.9,
+        rank.pit, bins=N_BINS, range=(0.0, 1.0), histtype="bar", rwidth=0.9,
         color=BLUE, alpha=0.8, zorder=2,
     )  # fmt: skip
     axes.set_xlim(0.0, 1.0)
     name(axes, "Probability integral transform", "predictive probability below observed", "count")
 
 
-def _draw_coverage(axes: Axes, y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> None:
-    observed = [coverage(y, mean, std, level) for level in LEVELS]
-    low, high = _binomial_interval(y.size, LEVELS)
-    axes.fill_between(LEVELS, low / y.size, high / y.size, color=BAND, linewidth=0, zorder=0)
+def _draw_coverage(axes: Axes, rank: Rank) -> None:
+    n, observed = rank.pit.size, rank.intervals(LEVELS.tolist()).shares
+    low, high = _binomial_interval(n, LEVELS)
+    axes.fill_between(LEVELS, low / n, high / n, color=BAND, linewidth=0, zorder=0)
     axes.plot([0.0, 1.0], [0.0, 1.0], color=GREY, linewidth=1, zorder=1)
     axes.plot(LEVELS, observed, "o-", color=BLUE, markersize=4, linewidth=1.2, label="observed")
     axes.set(xlim=(0.0, 1.0), ylim=(0.0, 1.02))

@@ -26,6 +26,7 @@ from deepemu.plots.style import (
     name,
     named,
 )
+from deepemu.posterior.comparison import compared_with_normals
 from deepemu.training.chains import Trained
 from deepemu.training.structures import trace_in_words
 
@@ -111,8 +112,8 @@ def plot_surface(
 def plot_left_out(emulator: BaseEmulator, output: int | str = 0, ax: Axes | None = None) -> Axes:
     """Predictions of the training runs, each without it, against the runs, with 95 % intervals."""
     k = _output(emulator, output)
-    mean, std = (np.reshape(each, emulator.training_outputs.shape)[:, k] for each in emulator.loo())
-    ax = plot_predictions(emulator.training_outputs[:, k], mean, std, ax)
+    ax = _axes(ax)
+    draw_predictions(ax, emulator.compared_runs().of_output(k))
     title = "Runs, each predicted without it"
     name(ax, title, emulator.output_names[k], f"{emulator.output_names[k]}, predicted")
     return ax
@@ -125,13 +126,13 @@ def plot_predictions(
     ax: Axes | None = None,
     output: str | None = None,
 ) -> Axes:
-    """Predictions with 95 % intervals against outputs that are known.
+    """Predictions with 95 % intervals, of normal distributions, against outputs that are known.
 
     The axes are named after the ``output``; unless given, a Series ``y`` has a name of its own.
     """
     known, mean, std, called = _held_out(y, mean, std, output)
     ax = _axes(ax)
-    draw_predictions(ax, known, mean, std)
+    draw_predictions(ax, compared_with_normals(known, mean, std))
     name(ax, "", named(called, "true"), named(called, "predicted"))
     return ax
 
@@ -318,9 +319,12 @@ def _predicted(emulator: BaseEmulator, x: np.ndarray, output: int) -> tuple[np.n
 
 def _draw_band(ax: Axes, emulator: BaseEmulator, along: np.ndarray, x: np.ndarray, k: int) -> None:
     """Mean and 95 % interval of an output at the rows of x, drawn ``along`` an input."""
-    low, high = (end[:, k] for end in emulator.posterior_.interval(x))
-    ax.fill_between(along, low, high, color=BLUE, alpha=0.25, linewidth=0, label="95 % interval")
-    ax.plot(along, _predicted(emulator, x, k)[0], color=BLUE, linewidth=1.6, label="mean")
+    found = emulator.posterior_.bands(x)
+    ax.fill_between(
+        along, found.low[:, k], found.high[:, k], color=BLUE, alpha=0.25, linewidth=0,
+        label="95 % interval",
+    )  # fmt: skip
+    ax.plot(along, found.mean[:, k], color=BLUE, linewidth=1.6, label="mean")
 
 
 def _two_inputs(emulator: BaseEmulator, inputs: Sequence[int | str]) -> tuple[int, int]:

@@ -6,9 +6,8 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import ndtri
 
-from deepemu.diagnostics import standardised_errors
+from deepemu.posterior.comparison import Comparison
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 BLUE, VERMILION, GREY = "#0072B2", "#D55E00", "#555555"
 OF_CHAINS = (BLUE, "#E69F00", "#009E73", "#CC79A7", "#56B4E9", VERMILION, "#000000", "#999999")
 BAND = "#D9D9D9"
-Z_95 = float(ndtri(0.975))
 LEVELS = np.append(np.arange(1, 20) / 20, 0.99)
 TITLE, LABEL = 11, 10  # sizes of letters, in points
 DIGIT = 0.08  # inches
@@ -27,25 +25,21 @@ WIDTH_OF_LETTERS = 0.52  # of most, as a share of their size
 
 
 def draw_predictions(
-    axes: Axes,
-    y: np.ndarray,
-    mean: np.ndarray,
-    std: np.ndarray,
-    what: str = "Held-out",
-    output: str | None = None,
+    axes: Axes, shown: Comparison, what: str = "Held-out", output: str | None = None
 ) -> None:
     """Predictions with 95 % intervals against the outputs, those outside in another colour."""
-    outside = np.abs(standardised_errors(y, mean, std)) > Z_95
-    for chosen, word, colour, marker in (
-        (~outside, "inside", BLUE, "o"),
-        (outside, "outside", VERMILION, "s"),
+    inside = shown.rank.inside()
+    for chosen, word, colour, marker, order in (
+        (inside, "inside", BLUE, "o", 2),
+        (~inside, "outside", VERMILION, "s", 3),
     ):
-        axes.errorbar(
-            y[chosen], mean[chosen], Z_95 * std[chosen], fmt=marker, color=colour, markersize=4,
-            elinewidth=0.8, label=f"{word} ({np.count_nonzero(chosen)})",
-            zorder=2 if word == "inside" else 3,
+        y, mean, low, high = (each[chosen] for each in (shown.y, shown.mean, shown.low, shown.high))
+        axes.vlines(y, low, high, color=colour, linewidth=0.8, zorder=order)
+        axes.plot(
+            y, mean, marker, color=colour, markersize=4, zorder=order,
+            label=f"{word} ({np.count_nonzero(chosen)})",
         )  # fmt: skip
-    middle = np.mean(y)
+    middle = np.mean(shown.y)
     axes.axline((middle, middle), slope=1.0, color=GREY, linewidth=1, zorder=1)
     axes.legend(fontsize=9, frameon=False, loc="upper left", handletextpad=0.3)
     title = f"{what} predictions, 95 % intervals"

@@ -11,6 +11,7 @@ from deepemu.core.model.observation import Units
 from deepemu.diagnostics import INTERVAL_LEVELS, LEVEL, CoverageTable, mixture_crps, pit, tails
 from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
+from deepemu.posterior.mixtures import bands, outputs_in_user_units
 
 Z_95 = float(ndtri(tails(LEVEL)[1]))
 
@@ -79,17 +80,10 @@ def scores_of(
 
 def compared(y: np.ndarray, found: Mixture, observation: Observation, units: Units) -> Comparison:
     """Outputs (n, q) in core units beside their predictive distributions."""
-    moments = observation.mixed_moments(found, units)
-    ends = [observation.quantile(level, found, units) for level in tails(LEVEL)]
-    outputs, mean, low, high = (
-        np.asarray(units.to_user(each)) for each in (y, moments.mean, *ends)
-    )  # fmt: skip
-    std, crps = (
-        np.asarray(units.size * each)
-        for each in (np.sqrt(moments.var), observation.crps(y, found, units))
-    )
-    rank = rank_of(y, found, observation, units)
-    return Comparison(outputs, mean, std, low, high, rank, crps)
+    outputs = outputs_in_user_units(y, observation, units)
+    shown, rank = bands(found, observation, units, LEVEL), rank_of(y, found, observation, units)
+    crps = np.asarray(units.size * observation.crps(y, found, units))
+    return Comparison(outputs, shown.mean, shown.std, shown.low, shown.high, rank, crps)
 
 
 def compared_with_normals(y: np.ndarray, mean: np.ndarray, std: np.ndarray) -> Comparison:

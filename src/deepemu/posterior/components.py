@@ -6,16 +6,20 @@ from dataclasses import dataclass
 import jax
 import numpy as np
 
+from deepemu.core import moments as traced
 from deepemu.core.distributions import Gaussian, mixture
-from deepemu.core.ensemble import Imputed, member_weights
+from deepemu.core.ensemble import Ensemble, Imputed, member_weights
 from deepemu.core.model.observation import Units
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
 from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 from deepemu.posterior.inputs import cubature
-from deepemu.runtime.trees import joined, stack
+from deepemu.runtime.padding import bucket
+from deepemu.runtime.programs import compiled
+from deepemu.runtime.trees import joined, row, stack, to_numpy
 
+ROWS_OF_GRADIENTS = 64
 Weighted = Sequence[tuple[Chain, float]]
 """Chains with their weights."""
 
@@ -57,6 +61,11 @@ def stretched(
     return Components(latents, observation.output_moments(latents, units), found.weights)
 
 
+def slabs(n_rows: int, size: int) -> list[slice]:
+    """Slabs of rows, so that memory holds the components of one."""
+    return [slice(first, first + size) for first in range(0, n_rows, size)]
+
+
 def has_closed_form(chains: Weighted) -> bool:
     """Whether moments at normal inputs have a closed form: plain GPs only, with integrated latents
     and one set of parameters."""
@@ -92,6 +101,15 @@ def without_sites(structures: Sequence[tuple[Imputed, np.ndarray]], n_sites: int
     n_padded = padded.mean.shape[1]
     found = Mixture(padded, np.repeat(weights[:, None], n_padded, axis=1))
     return found.at(np.arange(n_sites))
+
+
+def gradients_at(ensemble: Ensemble, x: np.ndarray) -> Gaussian:
+    """Derivatives (m, q, d) of the mean and of the variance at inputs (m, d) in user units."""
+    program, size = compiled(traced.gradients), min(bucket(len(x)), ROWS_OF_GRADIENTS)
+    padded = np.vstack([x, np.repeat(x[-1:], -len(x) % size, axis=0)])
+    parts = padded.reshape(-1, size, x.shape[1])
+    found = joined([to_numpy(program(ensemble, part)) for part in parts])
+    return row(found, slice(len(x)))
 
 
 def correlation_at(chains: Weighted, x: np.ndarray, n_draws: int, seed: int) -> np.ndarray:

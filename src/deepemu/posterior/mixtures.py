@@ -1,5 +1,6 @@
 """The distribution of new outputs that a mixture is: moments, quantiles and densities."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ from scipy.special import logsumexp
 from deepemu._types import record
 from deepemu.core.distributions import Gaussian
 from deepemu.core.model.observation import Units
+from deepemu.diagnostics import tails
 from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 
@@ -23,6 +25,16 @@ class Moments:
     @property
     def var(self) -> np.ndarray:
         return np.square(self.std)
+
+
+@record
+class Bands:
+    """Mean, standard deviation and ends of an interval (m, q), in user units."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -55,8 +67,15 @@ def log_density(
 
 
 def quantiles(
-    found: Mixture, observation: Observation, units: Units, levels: list[float]
+    found: Mixture, observation: Observation, units: Units, levels: Sequence[float]
 ) -> np.ndarray:
     """Quantiles (levels, m, q) of new outputs in user units."""
     each = [observation.quantile(level, found, units) for level in levels]
     return outputs_in_user_units(np.stack(each), observation, units)
+
+
+def bands(found: Mixture, observation: Observation, units: Units, level: float) -> Bands:
+    """Moments and the central interval of new outputs."""
+    moments = moments_in_user_units(observation.mixed_moments(found, units), units)
+    low, high = quantiles(found, observation, units, tails(level))
+    return Bands(moments.mean, moments.std, low, high)

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from deepemu.core import moments as traced
 from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Ensemble
 from deepemu.core.nodes.node import Joint
@@ -33,26 +32,15 @@ from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
 from deepemu.observations.mixture import Mixture, side_by_side
 from deepemu.observations.model import Observation
-from deepemu.posterior import mixtures, stacking
+from deepemu.posterior import components, mixtures, stacking
 from deepemu.posterior.comparison import Comparison, compared
-from deepemu.posterior.components import (
-    Components,
-    by_cubature,
-    components_at,
-    correlation_at,
-    has_closed_form,
-    in_closed_form,
-    stretched,
-    without_sites,
-)
+from deepemu.posterior.components import Components
 from deepemu.posterior.inputs import MOST_POINTS, rows_by_kind
-from deepemu.posterior.mixtures import Members, Moments, moments_in_user_units
+from deepemu.posterior.mixtures import Bands, Members, Moments, moments_in_user_units
 from deepemu.posterior.stacking import Stacked
 from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
-from deepemu.runtime.padding import bucket
-from deepemu.runtime.programs import compiled
-from deepemu.runtime.trees import joined, row, to_numpy
+from deepemu.runtime.trees import joined, row
 from deepemu.training.chains import Trained
 from deepemu.training.structures import conditioned_on
 
@@ -60,7 +48,6 @@ PAIR_TERMS_FOR_A_GPU = 5e9
 # Rows whose components are held in memory at a time.
 ROWS_AT_ONCE = 2**14
 N_DRAWS_OF_HIDDEN = 64
-ROWS_OF_GRADIENTS = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +116,7 @@ class Posterior:
         self, X: ArrayLike, levels: ArrayLike, input_std: ArrayLike | None = None
     ) -> np.ndarray:
         """Quantiles (levels, m, q) of a new output, of the mixture itself."""
-        asked = [float(level) for level in np.atleast_1d(np.asarray(levels, float))]
+        asked = np.atleast_1d(np.asarray(levels, float)).tolist()
         require(len(asked) > 0, "levels is empty; give at least one level between 0 and 1.")
         for level in asked:
             check_level(level)
@@ -144,6 +131,12 @@ class Posterior:
         check_level(level)
         low, high = self.quantiles(X, tails(level), input_std)
         return low, high
+
+    def bands(self, X: ArrayLike, level: float = 0.95) -> Bands:
+        """Mean, standard deviation and the ends of `interval` (m, q), computed together."""
+        check_level(level)
+        given = self.observation, self.runs.sites.units, level
+        return self._over_rows(X, None, lambda found: mixtures.bands(found.mixture, *given))
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """Log predictive density (m,) of outputs y (m,) or (m, q) at the rows of X.
@@ -165,7 +158,7 @@ class Posterior:
             structures = [(each.imputed, weights) for each, weights in self.weights]
             latents = prediction.draw_joint(key, structures, x, int(n))
             if np.any(self.stacked.stretch != 1.0):
-                centre = components_at(self._chains, units, x).mixture.centre
+                centre = components.components_at(self._chains, units, x).mixture.centre
                 stretch = self.stacked.stretch
                 latents = self.observation.stretched_draws(latents, centre, stretch)
         drawn = self.observation.draw(np.random.default_rng([key, 1]), latents, units)
@@ -190,19 +183,15 @@ class Posterior:
         )
         x, marginal = self._rows(X), self.moments(X)
         with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
-            correlation = correlation_at(self._chains, x, int(n_draws), key)
+            correlation = components.correlation_at(self._chains, x, int(n_draws), key)
         std = marginal.std.T
         return Joint(marginal.mean.T, correlation * std[:, :, None] * std[:, None, :])
 
     def gradient(self, X: ArrayLike) -> Gaussian:
         """Derivatives (m, q, d) of the mean and of the variance of a new output in each input."""
         x = self._inputs(X)
-        program, size = compiled(traced.gradients), min(bucket(len(x)), ROWS_OF_GRADIENTS)
-        padded = np.vstack([x, np.repeat(x[-1:], -len(x) % size, axis=0)])
         with self._predicting(len(x)):
-            ensemble, parts = self.ensemble, padded.reshape(-1, size, x.shape[1])
-            found = joined([to_numpy(program(ensemble, part)) for part in parts])
-        return row(found, slice(len(x)))
+            return components.gradients_at(self.ensemble, x)
 
     @property
     def ensemble(self) -> Ensemble:
@@ -271,14 +260,14 @@ class Posterior:
         """The runs beside their held-out predictions, or beside those of `leave_one_out`."""
         held_out, sites = self.stacked.held_out, self.runs.sites
         found = self._left_out() if held_out is None else held_out
-        y, units = sites.units.to_core(self.runs.y), sites.units
-        return compared(y, found.at(sites.site_of_row), self.observation, units)
+        y, at_rows = sites.units.to_core(self.runs.y), found.at(sites.site_of_row)
+        return compared(y, at_rows, self.observation, sites.units)
 
     def _left_out(self) -> Mixture:
         """The mixture at each site, given what was found with the site's outputs."""
         kept = [(each.imputed, of) for each, of in self.weights if of.any()]
         with self.machine.running(False, 1, self.runs.sites.n_sites):
-            found = without_sites(kept, self.runs.sites.n_sites)
+            found = components.without_sites(kept, self.runs.sites.n_sites)
         return self.observation.stretched_mixture(found, self.stacked.stretch)
 
     def _moments_at_runs(self, at_sites: Mixture) -> Moments:
@@ -293,7 +282,7 @@ class Posterior:
         with self._predicting(len(x)):
             parts = [
                 answer(outputs[part], self._components(x[part]).mixture, self.observation, units)
-                for part in _slabs(len(x), ROWS_AT_ONCE)
+                for part in components.slabs(len(x), ROWS_AT_ONCE)
             ]
         return joined(parts)
 
@@ -370,7 +359,9 @@ class Posterior:
         if input_std is not None:
             return self._over_uncertain_rows(x, input_std, answer, axis)
         with self._predicting(len(x)):
-            parts = [answer(self._components(x[part])) for part in _slabs(len(x), ROWS_AT_ONCE)]
+            parts = [
+                answer(self._components(x[part])) for part in components.slabs(len(x), ROWS_AT_ONCE)
+            ]
         return joined(parts, axis=axis)
 
     def _over_uncertain_rows(
@@ -384,7 +375,7 @@ class Posterior:
         on the others."""
         std = deviations_of(input_std, x.shape) / self.runs.scale.span
         groups, size = rows_by_kind(std), ROWS_AT_ONCE // MOST_POINTS
-        slabs = [rows[part] for rows in groups for part in _slabs(len(rows), size)]
+        slabs = [rows[part] for rows in groups for part in components.slabs(len(rows), size)]
         with self._predicting(len(x) * MOST_POINTS):
             parts = [answer(self._components(x[at], std[at])) for at in slabs]
         order = np.argsort(np.concatenate(groups))
@@ -395,16 +386,14 @@ class Posterior:
         stretch = self.stacked.stretch
         as_it_is = bool(np.all(stretch == 1.0))
         if std is None or not np.any(std):
-            found = components_at(self._chains, self.runs.sites.units, x)
+            found = components.components_at(self._chains, self.runs.sites.units, x)
             units = self.runs.sites.units
-            return found if as_it_is else stretched(found, self.observation, units, stretch)
-        if as_it_is and has_closed_form(self._chains):
-            return in_closed_form(self._chains, x, std)
-        return by_cubature(self._components, x, std)
+            return (
+                found if as_it_is else components.stretched(found, self.observation, units, stretch)
+            )
+        if as_it_is and components.has_closed_form(self._chains):
+            return components.in_closed_form(self._chains, x, std)
+        return components.by_cubature(self._components, x, std)
 
     def _to_user(self, outputs: Gaussian) -> Moments:
         return moments_in_user_units(outputs, self.runs.sites.units)
-
-
-def _slabs(n_rows: int, size: int) -> list[slice]:
-    return [slice(first, first + size) for first in range(0, n_rows, size)]
