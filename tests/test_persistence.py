@@ -219,19 +219,14 @@ def test_held_out_predictions_of_format_2_are_chains_with_one_component():
     """`loo` is what it was; weights and stretch are those of the file."""
     posterior = deepemu.load(WRITTEN / "format_2_dgp.deepemu").posterior_
     header, arrays = archive.read(WRITTEN / "format_2_dgp.deepemu")
-    state = header["emulator"]["dict"]
-    if state["held_out"] is not None:
-        stored = state["held_out"]["fields"]
-        mean, var = (arrays[stored[name]["array"]] for name in ("mean", "var"))
-        units, site = posterior.runs.sites.units, posterior.runs.sites.site_of_row
-        expected = units.shift + units.size * mean
-        np.testing.assert_allclose(posterior.held_out.mean, expected[site], rtol=1e-12)
-        np.testing.assert_allclose(
-            posterior.held_out.std, (units.size * np.sqrt(var))[site], rtol=1e-12
-        )
+    stored = header["emulator"]["dict"]["held_out"]["fields"]
+    mean, var = (arrays[stored[name]["array"]] for name in ("mean", "var"))
+    units, site = posterior.runs.sites.units, posterior.runs.sites.site_of_row
+    found, expected = posterior.held_out, units.shift + units.size * mean
+    np.testing.assert_allclose(found.mean, expected[site], rtol=1e-12)
+    np.testing.assert_allclose(found.std, (units.size * np.sqrt(var))[site], rtol=1e-12)
     for trained in posterior.structures:
-        if trained.held_out is not None:
-            assert trained.held_out.latents.mean.shape[1] == 1
+        assert trained.held_out.latents.mean.shape[1] == 1
 
 
 def test_a_field_with_a_default_may_be_missing(file):
