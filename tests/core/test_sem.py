@@ -12,7 +12,7 @@ from oracles import Process
 from programs import quick_jit as jit
 from scipy import optimize
 
-from deepemu.core.inference import impute, m_step, sem
+from deepemu.core.inference import impute, m_step, multistart, sem
 from deepemu.core.inference.sem import Chain
 from deepemu.core.kernels import families
 from deepemu.core.model.network import LayerParams, LayerSpec
@@ -23,6 +23,9 @@ BLOCK = 6
 train_block = jit(sem.train_block, static_argnames="network")
 fit_layers = jit(
     functools.partial(m_step.fit_layers, m_step.InTurn()), static_argnames=("network", "layers")
+)
+best_ascent = jit(
+    functools.partial(multistart.best_ascent, nodes=m_step.InTurn()), static_argnames="network"
 )
 steps = functools.partial(builders.steps, block=BLOCK, adapt=True)
 
@@ -241,6 +244,28 @@ def test_scoring_learns_the_nugget_from_replicates(rng):
     np.testing.assert_allclose(np.exp(long.log_nugget), deviation**2, rtol=0.05)
     np.testing.assert_allclose(value, best, atol=0.1)
     np.testing.assert_allclose(short.log_nugget, long.log_nugget, atol=0.05)
+
+
+def test_each_node_is_polished_from_its_best_start(rng, x):
+    """A start that is not a number is never chosen, in whatever place."""
+    alike = spec("squared_exponential", [[1, 1], [1, 1]], Independent(Gamma(), Flat()))
+    net, n_scout, n_polish = network(2, alike), 2, 5
+    data = data_of(x, np.stack([np.sin(9 * x[:, 0]), x[:, 1] ** 2], axis=1))
+    starts = LayerParams(
+        rng.uniform(-3, 1, (5, 2, 2)), np.zeros((5, 2)), np.full((5, 2), np.log(0.05))
+    )
+    starts.log_lengthscale[[0, 3]] = np.nan
+    row = lambda k: jax.tree.map(lambda each: each[k], starts)  # noqa: E731
+    tries = [fit_layers(net, (0,), (row(k),), (), data, n_scout) for k in range(5)]
+    best = np.nanargmax([values for _, values in tries], axis=0)
+    pick = lambda *each: np.stack([each[k][node] for node, k in enumerate(best)])  # noqa: E731
+    chosen = jax.tree.map(pick, *(fitted for (fitted,), _ in tries))
+    (expected,), value = fit_layers(net, (0,), (chosen,), (), data, n_polish)
+    found = best_ascent(
+        net, starts=starts, data=data, n_scout=n_scout, n_polish=n_polish, tolerance=0.0
+    )
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-9)
+    jax.tree.map(close, found, (expected, value))
 
 
 @pytest.mark.parametrize("shared", [False, True])
