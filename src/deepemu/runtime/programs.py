@@ -18,11 +18,13 @@ T = TypeVar("T")
 
 # XLA's thread pool does not pay on matrices of a few hundred rows; its fusion emitters
 # double the compile time, and more than the first level of optimisation adds a quarter, without
-# making these programs faster.
+# making these programs faster. By default XLA cuts a program into 32 parts, which several cores
+# compile at once; so many cost a seventh of the time on one core, and four keep four cores busy.
 CPU_OPTIONS = {
     "xla_cpu_multi_thread_eigen": False,
     "xla_cpu_use_fusion_emitters": False,
     "xla_backend_optimization_level": 1,
+    "xla_cpu_parallel_codegen_split_count": 4,
 }
 _LOOKING_UP = threading.Lock()
 
