@@ -269,8 +269,34 @@ def test_chains_in_step_are_the_chains_apart(rng, monkeypatch):
 def test_unknown_compiler_options_are_left_out(monkeypatch):
     """A later XLA may drop a flag."""
     monkeypatch.setitem(programs.CPU_OPTIONS, "xla_no_such_option", True)
-    options = programs._options.__wrapped__("cpu")
+    options = programs._known_options.__wrapped__("cpu")
     assert "xla_no_such_option" not in options
+
+
+@pytest.mark.parametrize(
+    ("brief", "n_rows", "level"), [(True, 32, 0), (True, 33, 1), (False, 32, 1)]
+)
+def test_only_brief_programs_of_few_rows_are_not_optimised(monkeypatch, brief, n_rows, level):
+    monkeypatch.setattr(programs, "_known_options", lambda platform: {programs.LEVEL: 1})
+    levels, jit = [], jax.jit
+
+    def listening(function, *, compiler_options, **settings):
+        levels.append(compiler_options[programs.LEVEL])
+        return jit(function, compiler_options=compiler_options, **settings)
+
+    monkeypatch.setattr(jax, "jit", listening)
+    double = lambda x, factor: factor * x  # noqa: E731
+    with devices.running(Runtime()):
+        found = compiled(double, brief=brief)(np.ones((3, n_rows)), factor=2.0)
+    np.testing.assert_array_equal(found, np.full((3, n_rows), 2.0))
+    assert levels == [level]
+
+
+def test_without_levels_of_optimisation_brief_programs_are_as_others(monkeypatch):
+    """A later XLA may drop the flag; other devices have no options."""
+    for known in ({"xla_cpu_multi_thread_eigen": False}, None):
+        monkeypatch.setattr(programs, "_known_options", lambda platform, known=known: known)
+        assert programs._options("cpu", unoptimised=True) == known
 
 
 def test_programs_of_several_threads_all_finish(rng):

@@ -76,7 +76,7 @@ def rebuilt(network: Network, data: Data, params: Params, latents: Latents) -> I
 def _conditioned(network: Network, params: Params, data: Data) -> Any:
     """The conditioned first layer for each set of parameters (chains, sets)."""
     n_chains, n_sets = params[0].log_scale.shape[:2]
-    program = compiled(conditioned, ("network",))
+    program = compiled(conditioned, ("network",), brief=True)
     each = in_order(
         functools.partial(program, network, row(params, (chain, place)), data)
         for chain in range(n_chains)

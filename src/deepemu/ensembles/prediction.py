@@ -201,7 +201,7 @@ def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:
 
 def leave_one_out(imputed: Imputed) -> Gaussian:
     """Closed-form leave-one-out moments (members, padded sites, P) of the last layer."""
-    found = compiled(networks.leave_one_out)(imputed)
+    found = compiled(networks.leave_one_out, brief=True)(imputed)
     return jax.tree.map(lambda each: np.asarray(each).reshape(-1, *each.shape[2:]), found)
 
 

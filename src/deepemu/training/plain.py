@@ -43,7 +43,7 @@ def train_plain(
 
 def fit_plain(network: Network, starts: LayerParams, data: Data) -> tuple[LayerParams, Any]:
     """The best parameters, and the objective of each node."""
-    program = compiled(best_ascent, ("network", "nodes"))
+    program = compiled(best_ascent, ("network", "nodes"), brief=True)
     steps = np.int32(GP_SCOUT_STEPS), np.int32(GP_STEPS), np.float64(GP_TOLERANCE)
     return program(network, nodes_of_device(), starts, data, *steps)
 
