@@ -372,7 +372,7 @@ def test_later_chains_of_a_race_leave_out_a_quarter_too(rng, n_chains):
             np.testing.assert_array_equal(trained.held_out.mask.sum(axis=1), 4)
 
 
-def test_one_layer_may_have_the_nugget_of_one_layer():
-    Emulator(max_depth=1, nugget=1e-8)._structures(TWO_INPUTS, 20)
-    with pytest.raises(InputError, match="nugget of layer 2 is 1e-08"):
-        Emulator(nugget=1e-8)._structures(TWO_INPUTS, 20)
+def test_deep_structures_may_have_the_smallest_nugget():
+    Emulator(nugget=1e-8)._structures(TWO_INPUTS, 20)
+    with pytest.raises(InputError, match="nugget of layer 2 is 9e-09"):
+        Emulator(nugget=9e-9)._structures(TWO_INPUTS, 20)
