@@ -59,9 +59,9 @@ def unseen(function):
     return same
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(autouse=True)
 def new_programs():
-    """None that another module has compiled, and few steps."""
+    """None that another test has compiled, whichever runs first, and few steps."""
     make = programs._program.__wrapped__
     fresh = functools.cache(lambda function, *of: make(unseen(function), *of))
     with mock.patch.object(plain, "GP_STEPS", 2), mock.patch.object(programs, "_program", fresh):
@@ -123,7 +123,7 @@ def test_growing_by_update_compiles_at_new_buckets_only(make, compilations):
         counts[n] = compilations.during(lambda s=new: emulator.update(x[s], y[s]).predict(x))
     assert closed_form_loo(emulator)[0].shape == (48,)
     assert {n for n, count in counts.items() if count} <= {33, 34}, counts
-    assert sum(counts.values()) <= 4, counts
+    assert sum(counts.values()) <= (4 if isinstance(make(), GP) else 5), counts
 
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():
