@@ -169,7 +169,7 @@ def first_prediction(job: Job) -> Result:
 
 def first_command(job: Job) -> Result:
     """``deepemu fit`` of a table of runs: when its emulator was there."""
-    from deepemu.cli.commands import main
+    from deepemu.cli.main import main
 
     x, y = design(job["n"])
     with tempfile.TemporaryDirectory() as folder:

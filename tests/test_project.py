@@ -1,8 +1,11 @@
 """The files around the package say what is true: commands, examples, version, no local paths."""
 
+import ast
+import importlib
 import os
 import re
 import subprocess
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -30,6 +33,20 @@ def test_ci_runs_the_command_of_the_readme():
 def test_changelog_opens_with_this_version():
     versions = re.findall(r"^## \[(\d[^\]]*)\]", text("CHANGELOG.md"), re.MULTILINE)
     assert versions[0] == deepemu.__version__
+
+
+def imported_names(file: Path) -> list[tuple[str, str]]:
+    """(module, name) of what a script imports of the package, at its top and inside functions."""
+    found = [node for node in ast.walk(ast.parse(file.read_text())) if type(node) is ast.ImportFrom]
+    of_package = [node for node in found if (node.module or "").split(".")[0] == "deepemu"]
+    return [(node.module, name.name) for node in of_package for name in node.names]
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda f: f.stem)
+def test_scripts_import_what_the_package_has(file):
+    """A name that is imported where it is used goes unnoticed until then."""
+    for module, name in imported_names(file):
+        assert hasattr(importlib.import_module(module), name) or find_spec(f"{module}.{name}")
 
 
 # In pieces, so that this file does not match.
