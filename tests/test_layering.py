@@ -31,6 +31,7 @@ ORDER = (
     "core.model.priors",
     "core.nodes.node",
     "core.nodes.cubature",
+    "core.nodes.expansion",
     "core.nodes.pair_sums",
     "core.nodes.linked",
     "core.nodes.solver",

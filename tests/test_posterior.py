@@ -508,3 +508,7 @@ def test_cubature_rules_have_the_moments_of_normals(n):
     np.testing.assert_allclose(rule.weights @ points, 0.0, atol=1e-12)
     covariance = (points.T * rule.weights) @ points
     np.testing.assert_allclose(covariance[1:, 1:], 4.0 * np.eye(n), atol=1e-9 if n < 5 else 0.3)
+
+
+def test_a_posterior_is_shown_without_its_arrays(gp):
+    assert len(repr(gp.posterior_)) < 100

@@ -199,6 +199,34 @@ def test_a_rule_knows_where_it_is_not_accurate():
     assert np.sum(fine.accurate) > np.sum(rough.accurate) + 2
 
 
+@pytest.mark.parametrize("n_columns", [1, 3])
+def test_the_expansion_knows_where_it_is_accurate(rng, n_columns):
+    """Spreads from a thousandth of a lengthscale to a third, against long double."""
+    x = rng.uniform(size=(40, n_columns + 1))
+    y, lengthscales = np.sin(5 * x[:, 0]) + x[:, -1], np.append(np.full(n_columns, 0.7), 2.0)
+    process = Process("squared_exponential", lengthscales, 1.0, 1e-5).best_scale(x, y)
+    sizes = 10.0 ** np.linspace(-6, -1, 11)
+    mean, var = rng.uniform(size=(11, n_columns)), np.outer(sizes, np.full(n_columns, 0.49))
+    known = rng.uniform(size=(11, 1))
+    found = predict_by(
+        linked.ByExpansion(), node_of(process), x, y, Inputs(Gaussian(mean, var), known)
+    )
+    rows = zip(mean, var, known, strict=True)
+    points, weights = zip(*(oracles.gauss_hermite(*row, 16) for row in rows), strict=True)
+    _, exact = oracles.in_long_double(process, x, y, np.stack(points), weights[0])
+    error = np.abs(np.asarray(found.moments.var) / exact - 1)
+    accurate = np.asarray(found.accurate)
+    assert np.all(error <= np.maximum(found.error, 1e-9))
+    assert accurate[:2].all() and not accurate[-3:].any()
+    assert error[-1] > linked.TOLERANCE, "or there was no need to notice it"
+
+
+def test_the_expansion_is_for_kernels_with_four_derivatives():
+    for kernel in oracles.KERNELS:
+        first = linked.schemes(node_of(Process(kernel, np.ones(1), 1.0, 1e-4)).kernel, 1)[0]
+        assert isinstance(first, linked.ByExpansion) == (kernel == "squared_exponential")
+
+
 def test_a_row_has_the_same_moments_whatever_stands_beside_it(rng, process, x, y):
     at = Inputs(
         Gaussian(rng.random((6, 2)), 10.0 ** -rng.uniform(0, 6, (6, 2))), rng.random((6, 1))

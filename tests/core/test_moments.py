@@ -135,3 +135,9 @@ def test_the_exponential_has_its_derivatives():
     expected = np.where(at < 708, np.exp(-at), 0.0)
     np.testing.assert_allclose(first, -expected, rtol=1e-15)
     np.testing.assert_allclose(second, expected, rtol=1e-15)
+
+
+def test_single_precision_is_refused(gp):
+    ensemble = gp.posterior_.ensemble
+    with jax.enable_x64(False), pytest.raises(TypeError, match="double precision"):
+        moments(ensemble, np.zeros((1, 2)))

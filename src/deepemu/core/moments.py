@@ -18,10 +18,11 @@ from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, p
 def moments(ensemble: Ensemble, x: Array) -> Gaussian:
     """Mean and variance (q,) of a new output at inputs (d,), or (m, q) at (m, d), in user units.
 
-    The mixture over all imputed networks. Needs double precision: call it inside
-    ``jax.enable_x64(True)``. Derivatives are with respect to x alone, to any order and in both
-    modes.
+    The mixture over all imputed networks. Call it inside ``jax.enable_x64(True)``. Derivatives are
+    with respect to x alone, to any order and in both modes.
     """
+    if jnp.result_type(float) != jnp.float64:
+        raise TypeError("moments needs double precision; call it inside jax.enable_x64(True).")
     rows = (jnp.atleast_2d(x) - ensemble.low[None]) / ensemble.span[None]
     parts = [_all_latents(imputed, rows) for imputed in ensemble.structures]
     latents = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)

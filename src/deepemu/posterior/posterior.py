@@ -50,7 +50,7 @@ ROWS_AT_ONCE = 2**14
 N_DRAWS_OF_HIDDEN = 64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """A fit: runs, trained structures, the weights of their chains, and the report.
 
