@@ -77,6 +77,11 @@ correlation_matrix = jit(products.correlation_matrix, static_argnums=0)
 
 
 @functools.partial(jit, static_argnums=0)
+def slopes_of(kernel, delta, var):
+    return kernel.expectation_and_slopes(delta, var)[1]
+
+
+@functools.partial(jit, static_argnums=0)
 def expectation_vector(kernel, w, mean, var, inverse):
     delta, scaled = products.scaled(w, mean[None], var[None], inverse)
     return products.expectation_matrix(kernel, delta, scaled)[:, 0]
@@ -196,6 +201,34 @@ def test_expectation_against_quadrature(name, kernel):
     var = np.concatenate([np.repeat(var, in_sd.size), np.repeat(var, 3)])
     reference = log_quadrature(name, [delta], var)
     assert relative_error(i_of(kernel, delta, var), reference).max() < 1e-11
+
+
+@pytest.mark.parametrize("name", ["squared_exponential", "matern52"])
+def test_slopes_of_the_expectation_against_differences_of_quadrature(name, kernel):
+    delta, var = (each.ravel() for each in np.meshgrid([-2.0, -0.3, 0.0, 0.7], [1e-4, 0.02, 1.5]))
+    step = 2e-3
+    at = [np.exp(log_quadrature(name, [delta + k * step], var)) for k in (-2, -1, 0, 1, 2)]
+    first = (at[0] - 8 * at[1] + 8 * at[3] - at[4]) / (12 * step)
+    second = (-at[0] + 16 * at[1] - 30 * at[2] + 16 * at[3] - at[4]) / (12 * step**2)
+    found = slopes_of(kernel, delta, var)
+    np.testing.assert_allclose(found[0], first / at[2], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(found[1], second / at[2], rtol=1e-4, atol=1e-4)
+
+
+def test_slopes_are_finite_where_the_expectation_underflows():
+    for name in ("squared_exponential", "matern52"):
+        far = np.array([1e3, -1e3, 0.0])
+        found = slopes_of(families.by_name(name), far, np.array([0.0, 1e-3, 1e-30]))
+        assert all(np.all(np.isfinite(each)) for each in found)
+
+
+@pytest.mark.parametrize("name", ["squared_exponential", "matern52"])
+def test_derivatives_at_zero(name):
+    """k(r) = 1 + k''(0) r²/2 + k4 r⁴/24 + O(r⁵)."""
+    second, fourth = families.by_name(name).at_zero
+    r = np.array([1e-2, 2e-2])
+    rest = np.exp(log_k(name, r)) - 1 + second * r**2 / 2
+    np.testing.assert_allclose(rest * 24 / r**4, fourth, rtol=0.1)
 
 
 def test_pair_expectation_against_quadrature(name, kernel):

@@ -17,6 +17,8 @@ from deepemu.core.kernels.half_line import dot, half_moments
 
 Parts = tuple[Array, Array]
 """(factor, exponent), standing for factor * exp(-exponent); a factor of one may be a scalar."""
+Slopes = tuple[Array, Array]
+"""First and second derivative of a function, relative to the function."""
 
 
 NAMES = ("squared_exponential", "matern52", "matern32")
@@ -34,10 +36,19 @@ class Kernel(Protocol):
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
 
+    at_zero: ClassVar[tuple[float, float] | None]
+    """-k''(0) and k''''(0), if k has four derivatives."""
+
+    def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
+        """I with its derivatives in delta relative to it, if k has four derivatives."""
+        raise TypeError("this kernel has fewer than four derivatives")
+
 
 @dataclass(frozen=True)
 class SquaredExponential(Kernel):
     """k(r) = exp(-r^2)."""
+
+    at_zero: ClassVar[tuple[float, float] | None] = (2.0, 12.0)
 
     def correlation(self, r: Array) -> Parts:
         """k = exp(-r^2)."""
@@ -52,6 +63,12 @@ class SquaredExponential(Kernel):
         spread = 1.0 + 2.0 * var
         exponent = delta**2 / spread
         return jnp.broadcast_to(spread**-0.5, exponent.shape), exponent
+
+    def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
+        """I'/I = -2 delta / (1 + 2v) and I''/I = (I'/I)^2 - 2 / (1 + 2v)."""
+        spread = 1.0 + 2.0 * var
+        slope = -2.0 * delta / spread
+        return self.expectation(delta, var), (slope, slope**2 - 2.0 / spread)
 
 
 @dataclass(frozen=True)
@@ -80,10 +97,12 @@ class Matern(Kernel):
 
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[p(t) exp(-at); t > 0] + E[p(-t) exp(at); t < 0], t = W - w ~ N(delta, v)."""
-        # Both half lines in one array: half as much to compile.
-        both = half_moments(jnp.stack([delta, -delta]), var[None], self.rate, self.degree)
-        value = jnp.sum(dot(self.coefficients(), both), axis=0)
+        value = jnp.sum(dot(self.coefficients(), self._on_both_sides(delta, var)), axis=0)
         return value, jnp.zeros_like(value)
+
+    def _on_both_sides(self, delta: Array, var: Array) -> tuple[Array, ...]:
+        """E[|t|^n exp(-a|t|); t > 0] and the same of t < 0, stacked: half as much to compile."""
+        return half_moments(jnp.stack([delta, -delta]), var[None], self.rate, self.degree)
 
 
 @dataclass(frozen=True)
@@ -92,11 +111,23 @@ class Matern52(Matern):
 
     rate: ClassVar[float] = math.sqrt(5.0)
     degree: ClassVar[int] = 2
+    at_zero: ClassVar[tuple[float, float] | None] = (5.0 / 3.0, 25.0)
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 (1 + a|r|) / (3 p(|r|))."""
         t = jnp.abs(r)
         return (5.0 / 3.0) * t**2 * (1.0 + self.rate * t) / self.taylor(t)[0]
+
+    def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
+        """I' and I'' are E[k'] and E[k''], where k'(t) = -(5/3) t (1 + at) exp(-at) for t > 0, an
+        odd function, and k''(t) = -(5/3) (1 + at - 5 t^2) exp(-at), an even one."""
+        both = self._on_both_sides(delta, var)
+        value = jnp.sum(dot(self.coefficients(), both), axis=0)
+        right, left = dot((1.0, self.rate), both[1:])
+        curvature = jnp.sum(dot((1.0, self.rate, -5.0), both), axis=0)
+        # Where all of them underflow, nothing is left to be differentiated.
+        relative = -(5.0 / 3.0) / jnp.where(value > 0.0, value, jnp.inf)
+        return (value, jnp.zeros_like(value)), (relative * (right - left), relative * curvature)
 
     def coefficients(self) -> tuple[float, ...]:
         """p(t) = 1 + at + (5/3) t^2."""
@@ -125,6 +156,7 @@ class Matern32(Matern):
 
     rate: ClassVar[float] = math.sqrt(3.0)
     degree: ClassVar[int] = 1
+    at_zero: ClassVar[tuple[float, float] | None] = None
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 / (1 + a|r|)."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 
 from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
-from deepemu.core.kernels.families import Kernel, Parts
+from deepemu.core.kernels.families import Kernel, Parts, Slopes
 
 
 def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Parts:
@@ -40,6 +40,13 @@ def expectation_matrix(kernel: Kernel, delta: Array, var: Array) -> Array:
     # A loop: half-line moments of a Matern kernel take long to compile.
     factors, exponents = jax.lax.map(lambda column: kernel.expectation(*column), (delta, var))
     return combine(jnp.prod(factors, axis=0), jnp.sum(exponents, axis=0))
+
+
+def expectation_and_slopes(kernel: Kernel, delta: Array, var: Array) -> tuple[Array, Slopes]:
+    """I (n, m) as above, and its first and second derivatives in each delta (D, n, m), relative."""
+    of_column = lambda column: kernel.expectation_and_slopes(*column)  # noqa: E731
+    (factors, exponents), slopes = jax.lax.map(of_column, (delta, var))
+    return combine(jnp.prod(factors, axis=0), jnp.sum(exponents, axis=0)), slopes
 
 
 def scaled(w: Array, mean: Array, var: Array, inverse_lengthscale: Array) -> tuple[Array, Array]:
