@@ -113,7 +113,8 @@ def test_growing_by_fit_compiles_at_new_buckets_only(make, compilations):
 
 @KINDS
 def test_growing_by_update_compiles_at_new_buckets_only(make, compilations):
-    """The row after a new bucket is the first to be placed given data of that bucket."""
+    """Training, building, whitening, three levels of predicting; the row after a new bucket is
+    the first to be placed given data of that bucket."""
     x, y = data(60)
     emulator = make().fit(x[:20], y[:20])
     emulator.update(x[20:21], y[20:21]).predict(x)
@@ -123,7 +124,7 @@ def test_growing_by_update_compiles_at_new_buckets_only(make, compilations):
         counts[n] = compilations.during(lambda s=new: emulator.update(x[s], y[s]).predict(x))
     assert closed_form_loo(emulator)[0].shape == (48,)
     assert {n for n, count in counts.items() if count} <= {33, 34}, counts
-    assert sum(counts.values()) <= (4 if isinstance(make(), GP) else 5), counts
+    assert sum(counts.values()) <= (4 if isinstance(make(), GP) else 7), counts
 
 
 def test_an_option_that_this_version_of_xla_lacks_is_noticed():

@@ -321,13 +321,14 @@ class TestInferenceData:
             convergence.inference_data({"scale": np.zeros((2, 30))}, {"y": np.zeros(shape)})
 
     def test_paths_of_a_deep_emulator_are_variables(self, arviz, dgp):
-        """What is held is left out: the nuggets, and the scale of the hidden layer."""
+        """What is held is left out: nugget and scale of the hidden layer."""
         posterior = dgp.to_arviz()["posterior"]
         trace = dgp.trace_
         expected = {
             "lengthscale_1": trace["lengthscale"][0],
             "lengthscale_2": trace["lengthscale"][1],
             "scale_2": trace["scale"][1],
+            "nugget_2": trace["nugget"][1],
             "log_density": trace["log_density"],
         }
         assert set(posterior.data_vars) == set(expected)

@@ -124,6 +124,13 @@ def test_a_free_nugget_and_one_layer_are_sampled_too():
     assert np.abs(emulator.predict(AT) - np.sin(4 * AT[:, 0])).max() < 0.3
 
 
+def test_a_nugget_that_is_found_is_sampled_near_the_smallest():
+    """Without noise; the prior falls as the one that is maximised."""
+    emulator = DGP(**SMALL | {"depth": 1, "n_iter": 60}).fit(X, np.sin(4 * X[:, 0]))
+    nuggets = emulator.trace_["nugget"][0][:, 30:]
+    assert np.median(nuggets) < 1e-5 and np.min(nuggets) >= 1e-8 and np.ptp(nuggets) > 0
+
+
 def test_a_step_is_emulated():
     settings = SMALL | {"n_chains": 4, "n_iter": 150, "n_sweeps": 5, "n_imputations": 5}
     mean, std = DGP(**settings).fit(X, Y).predict(AT, return_std=True)

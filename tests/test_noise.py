@@ -5,7 +5,9 @@ import pytest
 from oracles import Process
 from sklearn.base import clone
 
-from deepemu import GP, DataWarning
+from deepemu import GP, DataWarning, Emulator, InputError, Layer
+from deepemu.core.model.priors import Flat, Gamma, Independent, Power
+from deepemu.training.layers import prior_of
 
 
 def noise_sd(emulator, y):
@@ -57,10 +59,83 @@ def test_a_nugget_of_the_arithmetic_takes_the_means_of_replicates(runs_with_repl
 def test_replicates_that_differ_are_judged_by_what_an_interpolating_emulator_saw(stacked, line):
     """Their means: their spread would pass for errors of the emulator."""
     x, y = line
+    interpolating = clone(stacked).set_params(nugget=1e-6).fit(x, y)
     doubled, noise = np.repeat(x, 2, axis=0), np.tile([0.3, -0.3], 12)
     with pytest.warns(DataWarning, match="occur more than once"):
-        spread = clone(stacked).fit(doubled, np.repeat(y, 2) + noise)
+        spread = clone(interpolating).fit(doubled, np.repeat(y, 2) + noise)
     # The means are the outputs up to round-off, which a few iterations do not enlarge by much.
-    np.testing.assert_allclose(spread.weights_, stacked.weights_, atol=1e-5)
-    stretches = (each.posterior_.stacked.stretch for each in (spread, stacked))
+    np.testing.assert_allclose(spread.weights_, interpolating.weights_, atol=1e-5)
+    stretches = (each.posterior_.stacked.stretch for each in (spread, interpolating))
     np.testing.assert_allclose(*stretches, atol=1e-5)
+
+
+# --- a nugget that is found ---------------------------------------------------------------------
+
+WAVY = np.linspace(0, 1, 40)[:, None]
+
+
+def wave(noise):
+    return np.sin(5 * WAVY[:, 0]) + noise * np.random.default_rng(1).normal(size=40)
+
+
+@pytest.mark.parametrize("kernel", ["matern52", "squared_exponential"])
+def test_a_smooth_function_keeps_the_smallest_nugget(kernel):
+    emulator = GP(kernel).fit(WAVY, wave(0.0))
+    np.testing.assert_allclose(emulator.trace_["nugget"][0], 1e-8, rtol=0.05)
+    assert emulator.summary().lines[0].noise == 0.0
+
+
+@pytest.mark.parametrize("noise", [1e-3, 0.1])
+@pytest.mark.parametrize("kernel", ["matern52", "squared_exponential"])
+def test_noise_of_any_size_is_found(kernel, noise):
+    emulator = GP(kernel).fit(WAVY, wave(noise))
+    assert noise_sd(emulator, wave(noise)) == pytest.approx(noise, rel=0.4)
+    found, shown = noise_sd(emulator, wave(noise)), emulator.summary().lines[0].noise
+    is_smallest = emulator.trace_["nugget"][0].item() < 1.5e-8
+    assert shown == pytest.approx(0.0 if is_smallest else found / wave(noise).std())
+
+
+def test_runs_that_repeat_and_differ_are_noise_by_default(runs_with_replicates):
+    emulator = GP().fit(*runs_with_replicates)
+    assert noise_sd(emulator, runs_with_replicates[1]) == pytest.approx(0.3, rel=0.2)
+
+
+def test_repeated_runs_that_agree_are_no_noise():
+    x = np.repeat(WAVY, 2, axis=0)
+    emulator = GP().fit(x, np.sin(5 * x[:, 0]))
+    np.testing.assert_allclose(emulator.trace_["nugget"][0], 1e-8, rtol=0.05)
+
+
+def labels(emulator):
+    return [each.structure.label for each in emulator.posterior_.structures]
+
+
+def test_processes_that_found_noise_compete_with_others_without():
+    plain = ["GP, matern52", "GP, squared exponential"]
+    settings = {"max_depth": 1}
+    assert labels(Emulator(**settings).fit(WAVY, wave(0.0))) == plain
+    noisy = Emulator(**settings).fit(WAVY, wave(0.3))
+    assert labels(noisy) == [*plain, *(f"{each}, no noise" for each in plain)]
+    nuggets = [each.chains[0].params[0].log_nugget for each in noisy.posterior_.structures]
+    np.testing.assert_allclose(np.exp(nuggets[2:]), 1e-8)
+    assert noisy.weights_[:2].sum() > 0.8, "held-out runs see the noise"
+    lines = noisy.summary().lines
+    assert lines[0].noise > 0.2 and lines[2].noise is None
+
+
+def test_repeated_runs_leave_no_doubt_about_noise():
+    x, y = np.repeat(WAVY, 2, axis=0), np.repeat(wave(0.0), 2) + np.tile([0.1, -0.1], 40)
+    assert len(labels(Emulator(max_depth=1).fit(x, y))) == 2
+
+
+def test_a_prior_of_the_nugget_that_is_given_is_kept():
+    given = Independent(Gamma(), nugget=Gamma(2.0, 100.0))
+    layers = [Layer(prior=given, nugget=word) for word in ("auto", "estimate")]
+    assert [prior_of(layer).nugget for layer in layers] == [given.nugget] * 2
+    assert prior_of(Layer(nugget="auto")).nugget == Power(0.5)
+    assert prior_of(Layer(nugget="estimate")).nugget == Flat()
+
+
+def test_another_word_is_refused():
+    with pytest.raises(InputError, match="nugget of layer 1 is 'none'; it must be .*'auto' or 'es"):
+        GP(nugget="none").fit(WAVY, wave(0.0))

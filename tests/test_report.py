@@ -149,9 +149,10 @@ def test_the_text_has_a_row_for_each_structure(fitted):
     assert repr(found) == text
     for line in found.lines:
         (row,) = [each for each in text.splitlines() if re.match(rf"{line.label} +\d", each)]
-        assert row.split()[-5:] == [
+        noise = "-" if line.noise is None else f"{line.noise:.1g}" if line.noise else "none"
+        assert row.split()[-6:] == [
             str(line.n_chains), f"{line.weight:.2f}", f"{line.crps:.4f}",
-            f"{line.log_score:.2f}", f"{line.coverage:.1%}",
+            f"{line.log_score:.2f}", f"{line.coverage:.1%}", noise,
         ]  # fmt: skip
     for words in ("GP, matern52", "GP, squared exponential", "mixture"):
         assert words in text
@@ -182,7 +183,8 @@ def report_of(y, std, chains=1):
     shape = (chains, 1, *y.shape)
     moments = Gaussian(np.zeros(shape), np.full(shape, std**2))
     held_out = HeldOut(moments, np.ones((chains, len(y)), int))
-    network = SimpleNamespace(depth=1, n_imputed=0, n_inputs=1)
+    layers = (SimpleNamespace(free_nugget=False),)
+    network = SimpleNamespace(depth=1, n_imputed=0, n_inputs=1, layers=layers)
     structure = SimpleNamespace(label="made up", network=network)
     trained = SimpleNamespace(structure=structure, chains=[None] * chains, held_out=held_out)
     units = Units(np.zeros(y.shape[1]), np.ones(y.shape[1]))

@@ -1,11 +1,21 @@
 """Densities against SciPy, curvatures against finite differences."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import stats
 
-from deepemu.core.model.priors import Flat, Gamma, Geometry, Independent, InverseGamma, Reference
+from deepemu.core.model.priors import (
+    Flat,
+    Gamma,
+    Geometry,
+    Independent,
+    InverseGamma,
+    Power,
+    Reference,
+)
 
 VALUES = np.array([0.02, 0.4, 1.0, 3.0, 50.0])
 MARGINALS = [
@@ -30,7 +40,7 @@ def test_marginal_densities_up_to_a_constant(prior, reference):
     np.testing.assert_allclose(difference, difference[0], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("prior", [prior for prior, _ in MARGINALS] + [Flat()])
+@pytest.mark.parametrize("prior", [prior for prior, _ in MARGINALS] + [Flat(), Power()])
 def test_marginal_curvature_is_the_second_derivative_in_the_logarithm(prior):
     at = jnp.log(VALUES)
     numeric = -second_difference(prior.log_density, at)
@@ -104,3 +114,17 @@ def test_reference_curvature_is_nonnegative_and_close_where_the_prior_is_steep()
     numeric = -second_difference(along_first, jnp.array(-8.0))
     curve, _ = prior.curvature(jnp.array([-8.0, 1.0]), at[1], shape)
     np.testing.assert_allclose(curve[0], numeric, rtol=1e-3)
+
+
+@pytest.mark.parametrize("joint", [Independent(Gamma()), Reference()])
+def test_a_power_of_the_nugget_is_a_factor_of_a_joint_prior(joint):
+    """p(γ, η) becomes p(γ, η) η^(-1/2), and nothing changes in the lengthscales."""
+    given = jnp.log(jnp.array([0.3, 2.0])), geometry([1.0, 1.0], [1.0, 1.0], 20.0)
+    favours = replace(joint, nugget=Power(0.5))
+    for nugget in (1e-8, 1e-3, 0.2):
+        log_nugget = jnp.log(nugget)
+        at = given[0], log_nugget, given[1]
+        expected = joint.log_density(*at) - 0.5 * np.log(nugget)
+        np.testing.assert_allclose(favours.log_density(*at), expected, rtol=1e-12)
+        for found, same in zip(favours.curvature(*at), joint.curvature(*at), strict=True):
+            np.testing.assert_allclose(found, same)

@@ -296,8 +296,9 @@ def test_layers_of_one_kind_are_fitted_together():
         "kernel": spec("matern32", [[1, 1]], flat),
         "prior": spec("matern52", [[1, 1]], gamma),
         "shared": spec("matern52", [[1, 1]], flat, shared_lengthscale=True),
-        "nugget": spec("matern52", [[1, 1]], flat, free_nugget=False),
     }
+    without_noise = spec("matern52", [[1, 1]], flat, free_nugget=False)
+    assert m_step.InTurn().groups(network(2, plain, without_noise, same)) == [[0, 1, 2]]
     for layer in other.values():
         assert m_step.InTurn().groups(network(2, plain, layer, same)) == [[0, 2], [1]]
     assert m_step.Together().groups(network(2, plain, same)) == [[0], [1]]

@@ -111,7 +111,11 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "--kernel", choices=families.NAMES,
         help="how smooth the outputs are, for dgp and gp (default: matern52)",
     )  # fmt: skip
-    add("--noise", action="store_true", help="the simulator is noisy: estimate how much")
+    add(
+        "--noise",
+        action="store_true",
+        help="the simulator is random; without it, noise is found if there is any",
+    )
     add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
     add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
     add(

@@ -22,6 +22,7 @@ from deepemu.files.atomic import require_writable
 from deepemu.files.persistence import load, save
 from deepemu.plots.style import digits_apart
 from deepemu.posterior.comparison import Comparison
+from deepemu.posterior.summary import Line
 from deepemu.runtime.progress import Progress
 
 ADDED = ("mean", "std", "lower", "upper")
@@ -207,7 +208,11 @@ def _weights_in_words(emulator: BaseEmulator) -> list[str]:
     *structures, _ = emulator.summary().lines
     shown = [line for line in structures if line.weight >= 0.005]
     heaviest = sorted(shown, key=lambda line: -line.weight)[:MOST_SHOWN]
-    return [f"{100 * line.weight:3.0f} %  {line.label}" for line in heaviest]
+    return [f"{100 * line.weight:3.0f} %  {line.label}{_noise_of(line)}" for line in heaviest]
+
+
+def _noise_of(line: Line) -> str:
+    return f", noise of {line.noise:.1g} sd of the output" if line.noise else ""
 
 
 def _check_in_words(emulator: BaseEmulator, file: str) -> list[str]:

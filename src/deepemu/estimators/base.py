@@ -28,7 +28,7 @@ from deepemu.posterior.summary import Report, report_on
 from deepemu.runtime.devices import Machine
 from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
-from deepemu.training.structures import Problem, Structure
+from deepemu.training.structures import Problem, Structure, without_noise
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -91,11 +91,15 @@ class BaseEmulator(Regressor):
     ) -> tuple[list[Trained], tuple[str, ...]]:
         """The trained structures, and the decisions made on the way."""
         shows = self._shows_progress()
-        trained = [
-            each.train(child_seed(seed, place), runs.sites, shows)
-            for place, each in enumerate(structures)
-        ]
-        return trained, ()
+
+        def train(some: list[Structure], first: int) -> list[Trained]:
+            return [
+                each.train(child_seed(seed, place), runs.sites, shows)
+                for place, each in enumerate(some, first)
+            ]
+
+        trained = train(structures, 0)
+        return trained + train(without_noise(trained, runs.sites), len(trained)), ()
 
     def _checked(
         self, X: ArrayLike, y: ArrayLike, fewest: int, reset: bool

@@ -10,7 +10,7 @@ import numpy as np
 from deepemu.convergence import inference_data
 from deepemu.core.inference.m_step import Maximise, Sample
 from deepemu.core.inference.steps import LayerWise, Moves, MStep, NodeWise
-from deepemu.core.model.priors import Flat, Gamma, Independent, Prior
+from deepemu.core.model.priors import Flat, Gamma, Marginal, Power, Prior
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import (
     is_real,
@@ -24,7 +24,14 @@ from deepemu.errors import ConvergenceWarning, InputError, Message, Setting, war
 from deepemu.estimators.base import BaseEmulator
 from deepemu.observations.model import Observation
 from deepemu.runtime.progress import wants_progress
-from deepemu.training.layers import ESTIMATE, Layer, checked_layers, prior_by_name
+from deepemu.training.layers import (
+    AUTO,
+    ESTIMATE,
+    FOUND_NUGGET,
+    Layer,
+    checked_layers,
+    prior_by_name,
+)
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS, Plan
 from deepemu.training.structures import (
     DeepGP,
@@ -38,7 +45,12 @@ from deepemu.training.structures import (
 )
 
 WIDEST_DEFAULT = 6
-SAMPLED_NUGGET = Gamma(1.5, 3.9)
+# Priors of a nugget that is sampled. A density of the logarithm that falls as the one that "auto"
+# maximises has one power more.
+SAMPLED_NUGGETS: dict[object, Marginal] = {
+    ESTIMATE: Gamma(1.5, 3.9),
+    AUTO: Power(1.0 + FOUND_NUGGET.exponent),
+}
 SWEEPS: dict[str, Moves] = {"node": NodeWise(), "layer": LayerWise()}
 M_STEPS: dict[str, MStep] = {"imputation": Maximise(), "full_bayes": Sample()}
 
@@ -58,9 +70,11 @@ class DGP(BaseEmulator):
     connect_input : bool
         Whether every layer also reads the global inputs.
     prior : {"gamma", "inverse_gamma", "reference", "none"} or a prior object
-    nugget : float or "estimate"
-        Nugget of the observed layer relative to its scale; "estimate" models noise. Hidden layers
-        have 1e-6; the plain Gaussian processes of the mixture have 1e-8 where this is at most 1e-6.
+    nugget : float, "auto" or "estimate"
+        Nugget of the observed layer relative to its scale. "auto" finds it, under a prior that
+        favours the smallest: a smooth function keeps 1e-8, a simulator with numerical or random
+        noise gets its size. "estimate" does so without that prior. Hidden layers have 1e-6; the
+        plain Gaussian processes of the mixture have 1e-8 where a number up to 1e-6 is given.
     layers : sequence of Layer, optional
         Full control over the structure; replaces all arguments above.
     n_chains : int
@@ -98,7 +112,8 @@ class DGP(BaseEmulator):
         ``n_iter``, have parameters of their own: nothing is averaged, and ``burn_in`` is not used.
         A prior that depends on the range of a node's inputs ("reference") is only approximately
         that of the joint posterior, because hidden layers are imputed without it. A nugget that is
-        sampled has a gamma(1.5, 3.9) prior unless another is given.
+        sampled has a gamma(1.5, 3.9) prior with "estimate", and with "auto" one whose logarithm has
+        a density ∝ η^(-1/2), unless another is given.
     random_state : int, RandomState or None
         The same integer gives the same emulator, whatever ``n_jobs`` is; from 500 rows on up to
         rounding, because LAPACK then uses idle cores.
@@ -123,7 +138,7 @@ class DGP(BaseEmulator):
         lengthscale: str = "ard",
         connect_input: bool = True,
         prior: str | Prior = "gamma",
-        nugget: float | str = 1e-6,
+        nugget: float | str = "auto",
         layers: Sequence[Layer] | None = None,
         n_chains: int = 8,
         n_iter: int = 200,
@@ -324,6 +339,7 @@ def _require_proper_scales(layers: Sequence[Layer]) -> None:
 def _with_proper_prior(layer: Layer) -> Layer:
     """Give a sampled nugget a proper prior: under a flat one the posterior is all noise."""
     prior = prior_by_name(layer.prior)
-    if layer.nugget != ESTIMATE or not isinstance(prior, Independent) or prior.nugget != Flat():
+    if layer.nugget not in SAMPLED_NUGGETS or prior.nugget != Flat():
         return layer
-    return dataclasses.replace(layer, prior=dataclasses.replace(prior, nugget=SAMPLED_NUGGET))
+    nugget = SAMPLED_NUGGETS[layer.nugget]
+    return dataclasses.replace(layer, prior=dataclasses.replace(prior, nugget=nugget))

@@ -37,10 +37,12 @@ class Emulator(BaseEmulator):
         and seldom gained anything in the problems of the accuracy page.
     width : int or None
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
-    nugget : float or "estimate"
-        Nugget relative to the variance of the process; "estimate" models noise. Up to 1e-6 it is
-        for numerical stability only; plain Gaussian processes, which need less of it, then have
-        1e-8.
+    nugget : float, "auto" or "estimate"
+        Nugget relative to the variance of the process. "auto" finds it, under a prior that favours
+        the smallest: a smooth function keeps 1e-8, a simulator with numerical or random noise gets
+        its size. Plain Gaussian processes that have found noise compete with others that have
+        none. "estimate" does without that prior. A number up to 1e-6 is for numerical stability
+        only; plain processes, which need less of it, then have 1e-8.
     n_chains : int
         Chains of each deep structure of two layers, at least 4; three layers get 4.
     n_iter : int
@@ -63,7 +65,7 @@ class Emulator(BaseEmulator):
         self,
         max_depth: int = 2,
         width: int | None = None,
-        nugget: float | str = 1e-6,
+        nugget: float | str = "auto",
         n_chains: int = 8,
         n_iter: int = 200,
         random_state: Any = 0,

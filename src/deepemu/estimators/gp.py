@@ -21,9 +21,10 @@ class GP(BaseEmulator):
     kernel : {"matern52", "matern32", "squared_exponential"}
     lengthscale : {"ard", "shared"}
     prior : {"reference", "gamma", "inverse_gamma", "none"} or a prior object
-    nugget : float or "estimate"
-        Relative to the scale, the variance of the process. A small fixed nugget interpolates runs
-        without noise; runs that scatter make the scale large. "estimate" models noise.
+    nugget : float, "auto" or "estimate"
+        Relative to the scale, the variance of the process. "auto" finds it, under a prior that
+        favours the smallest, 1e-8; "estimate" does so without that prior. A small number
+        interpolates runs without noise; runs that scatter then make the scale large.
     random_state : int, RandomState or None
         Seeds the random starting points of the optimiser.
     device : {"auto", "cpu", "gpu"}
@@ -51,7 +52,7 @@ class GP(BaseEmulator):
         kernel: str = "matern52",
         lengthscale: str = "ard",
         prior: str | Prior = "reference",
-        nugget: float | str = 1e-6,
+        nugget: float | str = "auto",
         random_state: Any = 0,
         device: str = "auto",
         n_jobs: int | None = -1,

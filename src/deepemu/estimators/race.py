@@ -12,7 +12,7 @@ from deepemu.posterior import stacking
 from deepemu.posterior.stacking import Gain, Judged
 from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
-from deepemu.training.structures import KERNELS, DeepGP, Structure, words
+from deepemu.training.structures import KERNELS, DeepGP, Structure, without_noise, words
 
 # A node is a copy of an input that explains this share of its variance.
 COPY = 0.99
@@ -40,6 +40,7 @@ class Race:
 
     def run(self, plain: Sequence[Structure]) -> None:
         self._add(plain)
+        self._add(without_noise(self.trained, self._sites))
         if self._rules.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
             return
         self._add([self._deep(2, kernel, N_FOLDS) for kernel in KERNELS])

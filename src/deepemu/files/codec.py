@@ -35,9 +35,11 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("gamma", priors.Gamma, "shape rate"),
     ("inverse gamma", priors.InverseGamma, "shape scale"),
     ("independent", priors.Independent, "lengthscale nugget"),
-    ("reference", priors.Reference, "exponent"),
+    ("power", priors.Power, "exponent"),
+    ("reference", priors.Reference, "exponent nugget"),
     ("gaussian noise", gaussian.GaussianNoise, ""),
     ("interpolated", gaussian.Interpolated, ""),
+    ("perhaps noise", gaussian.PerhapsNoise, ""),
     ("dense", type(solvers.SOLVERS["dense"]), ""),
     ("network", network.Network, "n_inputs layers observation solver"),
     (
@@ -65,7 +67,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("mixture", mixture.Mixture, "latents weights"),
     ("layer", layers.Layer, "width kernel lengthscale connect_input reads prior scale nugget "
                             "sources name"),
-    ("line", summary.Line, "label votes=weights crps log_score coverage"),
+    ("line", summary.Line, "label votes=weights crps log_score coverage noise"),
     ("mixing", summary.Mixing, "label n_iterations rhat effective angle evaluations"),
     (
         "report",

@@ -1,7 +1,7 @@
 """Observation models by name."""
 
 from deepemu.data.checks import is_real, require
-from deepemu.observations.gaussian import GaussianNoise, Interpolated
+from deepemu.observations.gaussian import GaussianNoise, Interpolated, PerhapsNoise
 from deepemu.observations.model import Observation
 
 NAMES = ("gaussian",)
@@ -13,9 +13,12 @@ INTERPOLATES = 1e-6 * (1.0 + 1e-9)
 def observation_of(choice: object, nugget: object) -> Observation:
     """The model that a user named, or the object that was passed.
 
-    With "gaussian", outputs have noise if the last layer's nugget is estimated, or above 1e-6.
+    With "gaussian", outputs have noise if the last layer's nugget is estimated, or above 1e-6, and
+    may have some if it is to be found.
     """
     if isinstance(choice, str) and choice in NAMES:
+        if isinstance(nugget, str) and nugget == "auto":
+            return PerhapsNoise()
         without_noise = is_real(nugget) and nugget <= INTERPOLATES
         return Interpolated() if without_noise else GaussianNoise()
     is_model = not isinstance(choice, type) and hasattr(choice, "log_density_of")

@@ -159,6 +159,25 @@ class Interpolated(GaussianNoise):
         )
 
 
+@dataclass(frozen=True)
+class PerhapsNoise(GaussianNoise):
+    """y = f(x) + ε, where ε may be nothing: repeated runs are copies if all of them agree."""
+
+    def units(self, y: np.ndarray, site: np.ndarray) -> Units:
+        return _copies_or_not(y, site).units(y, site)
+
+    def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> SiteMeans:
+        return _copies_or_not(y, site).collapse(y, site, units)
+
+    def judged(self, y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return _copies_or_not(y, site).judged(y, site)
+
+
+def _copies_or_not(y: np.ndarray, site: np.ndarray) -> GaussianNoise:
+    """The model of runs whose repeats agree, or of those whose repeats do not."""
+    return Interpolated() if np.all(y == y[first_rows(site)][site]) else GaussianNoise()
+
+
 def site_means(y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Mean outputs (sites, q) and counts (sites,).
 

@@ -17,7 +17,7 @@ from deepemu.posterior.stacking import Judged, Stacked
 from deepemu.runtime import trees
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
-from deepemu.training.structures import PlainGP, Structure
+from deepemu.training.structures import NOTHING_FOUND, PlainGP, Structure
 
 # A coverage less probable than this under the nominal level is not chance.
 IMPROBABLE = 0.01
@@ -29,13 +29,16 @@ ROWS_PER_INPUT = 10
 
 @dataclass(frozen=True)
 class Line:
-    """A structure, or the mixture: the weights of its chains, and held-out scores."""
+    """A structure, or the mixture: the weights of its chains, held-out scores, and the standard
+    deviation of the noise that was found, in units of that of y, by its median over chains and its
+    largest over outputs; zero if the nugget is the smallest, None if it was not to be found."""
 
     label: str
     weights: tuple[float, ...]
     crps: float | None = None
     log_score: float | None = None
     coverage: float | None = None
+    noise: float | None = None
 
     @property
     def n_chains(self) -> int:
@@ -125,9 +128,23 @@ def _lines(
         mine = label_of == label
         alone = None if held_out is None else _mixture_of(held_out, mine)
         found = {} if alone is None else _scores(alone, judged)
-        lines.append(Line(str(label), _votes(stacked.weights[mine]), **found))
+        noise = _noise([each for each in structures if each.structure.label == label])
+        lines.append(Line(str(label), _votes(stacked.weights[mine]), **found, noise=noise))
     found = {} if stacked.held_out is None else _scores(stacked.held_out, judged)
     return (*lines, Line("mixture", _votes(stacked.weights), **found))
+
+
+def _noise(structures: Sequence[Trained]) -> float | None:
+    """√(σ²η) of the last layer, if its nugget was free."""
+    if not structures[0].structure.network.layers[-1].free_nugget:
+        return None
+    last = [chain.params[-1] for each in structures for chain in each.chains]
+    log_nugget, log_scale = (
+        np.median([getattr(params, name) for params in last], axis=0)
+        for name in ("log_nugget", "log_scale")
+    )
+    noise = np.where(np.exp(log_nugget) > NOTHING_FOUND, np.exp(0.5 * (log_scale + log_nugget)), 0)
+    return float(np.max(noise))
 
 
 def _votes(weights: np.ndarray) -> tuple[float, ...]:
@@ -246,7 +263,7 @@ def _furthest(stacked: Stacked, judged: Judged) -> float:
 
 
 def _in_words(report: Report) -> list[str]:
-    heads = ("structure", "chains", "weight", "CRPS", "log score", "in 95 %")
+    heads = ("structure", "chains", "weight", "CRPS", "log score", "in 95 %", "noise")
     rows = [heads, *(_cells(line) for line in report.lines)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(heads))]
     table = ["  ".join(_aligned(row, widths)).rstrip() for row in rows]
@@ -254,6 +271,7 @@ def _in_words(report: Report) -> list[str]:
         *table,
         "",
         *_remarks(report),
+        *_noise_in_words(report),
         *_weights_in_words(report),
         *report.decisions,
         *_mixing_in_words(report),
@@ -270,6 +288,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         number(line.crps, ".4f"),
         number(line.log_score, ".2f"),
         number(line.coverage, ".1%"),
+        "none" if line.noise == 0.0 else number(line.noise, ".1g"),
     )
 
 
@@ -313,6 +332,12 @@ def _rhat_in_words(report: Report) -> str:
     return (
         "- (one chain has all the weight)" if found is None else f"{found:.2f} (median over rows)"
     )
+
+
+def _noise_in_words(report: Report) -> list[str]:
+    if all(line.noise is None for line in report.lines):
+        return []
+    return ["Noise is the standard deviation of a run about the function, found, in that of y."]
 
 
 def _weights_in_words(report: Report) -> list[str]:

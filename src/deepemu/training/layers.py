@@ -8,13 +8,23 @@ import numpy as np
 
 from deepemu.core.kernels import families
 from deepemu.core.model.network import LayerSpec, Network
-from deepemu.core.model.priors import Flat, Gamma, Independent, InverseGamma, Prior, Reference
+from deepemu.core.model.priors import (
+    Flat,
+    Gamma,
+    Independent,
+    InverseGamma,
+    Power,
+    Prior,
+    Reference,
+)
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import is_real, require, require_choice, require_flag, require_whole
 from deepemu.data.names import numbered
 from deepemu.observations.model import Observation
 
-ESTIMATE = "estimate"
+ESTIMATE, AUTO = "estimate", "auto"
+# Of a nugget that is found: without evidence of noise the smallest is the most probable.
+FOUND_NUGGET = Power(0.5)
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
 SMALLEST_NUGGET = 1e-8
 _PRIORS: dict[str, Prior] = {
@@ -55,8 +65,9 @@ class Layer:
         Prior on lengthscales and nugget.
     scale : float, "estimate" or None
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
-    nugget : float of at least 1e-8, or "estimate"
-        Nugget relative to the scale.
+    nugget : float of at least 1e-8, "auto" or "estimate"
+        Nugget relative to the scale. "auto" finds it, under a prior that favours the smallest,
+        1e-8; "estimate" does so without.
     """
 
     width: int | None = None
@@ -86,7 +97,9 @@ def build_network(
     for index, layer in enumerate(_with_scales(layers)):
         width = _width(layer, index, len(layers), observation.n_latents(n_outputs))
         require_flag(f"connect_input of layer {index + 1}", layer.connect_input)
-        _number_or_estimate(layer.nugget, f"nugget of layer {index + 1}", SMALLEST_NUGGET)
+        _number_or_word(
+            layer.nugget, f"nugget of layer {index + 1}", SMALLEST_NUGGET, (AUTO, ESTIMATE)
+        )
         sources = _sources(layer, index, names)
         columns = [f"{names[s]}.{node + 1}" for s in sources for node in range(specs[s].width)]
         connected = bool(layer.connect_input) or not sources
@@ -163,14 +176,14 @@ def _spec(
 ) -> LayerSpec:
     require_choice(layer.kernel, f"kernel of layer {index + 1}", families.NAMES)
     require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", ("ard", "shared"))
-    _number_or_estimate(layer.scale, f"scale of layer {index + 1}", 0.0)
+    _number_or_word(layer.scale, f"scale of layer {index + 1}", 0.0, (ESTIMATE,))
     return LayerSpec(
         kernel=families.by_name(layer.kernel),
         reads=_reads(layer, index, width, columns),
-        prior=prior_by_name(layer.prior),
+        prior=prior_of(layer),
         shared_lengthscale=layer.lengthscale == "shared",
         free_scale=layer.scale == ESTIMATE,
-        free_nugget=layer.nugget == ESTIMATE,
+        free_nugget=layer.nugget in (AUTO, ESTIMATE),
         sources=sources,
     )
 
@@ -208,12 +221,22 @@ def prior_by_name(prior: str | Prior) -> Prior:
     return _PRIORS[prior]
 
 
-def _number_or_estimate(value: object, name: str, least: float) -> None:
+def prior_of(layer: Layer) -> Prior:
+    """The prior of a layer's nodes; a nugget that is found has one of its own, unless the user has
+    given it another. So has a fixed nugget, where it is a constant: layers of equal priors share a
+    program."""
+    prior = prior_by_name(layer.prior)
+    if layer.nugget == ESTIMATE or prior.nugget != Flat():
+        return prior
+    return replace(prior, nugget=FOUND_NUGGET)
+
+
+def _number_or_word(value: object, name: str, least: float, words: Sequence[str]) -> None:
     number = is_real(value) and max(least, 5e-324) <= value < float("inf")
     bound = f"of at least {least:g}" if least else "above 0"
     require(
-        number or (isinstance(value, str) and value == ESTIMATE),
-        f"{name} is {value!r}; it must be a number {bound} or 'estimate'.",
+        number or (isinstance(value, str) and value in words),
+        f"{name} is {value!r}; it must be a number {bound} or {' or '.join(map(repr, words))}.",
     )
 
 

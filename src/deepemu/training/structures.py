@@ -22,7 +22,14 @@ from deepemu.observations.model import Observation
 from deepemu.training import growth
 from deepemu.training.chains import Trained, train
 from deepemu.training.folds import HeldOut, with_new_sites
-from deepemu.training.layers import ESTIMATE, Layer, build_network
+from deepemu.training.layers import (
+    AUTO,
+    ESTIMATE,
+    FOUND_NUGGET,
+    SMALLEST_NUGGET,
+    Layer,
+    build_network,
+)
 from deepemu.training.plain import train_plain
 from deepemu.training.plan import N_FOLDS, Plan
 from deepemu.training.start import start_chains, starting_latents, starting_params
@@ -136,6 +143,7 @@ STARTING_NUGGET = 1e-3
 KERNELS = ("matern52", "squared_exponential")
 # Nugget of the plain GPs beside a deep network, where nuggets are for numerical stability only.
 NUGGET_OF_ONE_LAYER = 1e-8
+NOTHING_FOUND = 1.5 * SMALLEST_NUGGET
 
 
 @dataclass(frozen=True)
@@ -179,7 +187,7 @@ def plain_gp(layer: Layer, problem: Problem, n_folds: int) -> Structure:
 def plain_gps(nugget: float | str, problem: Problem) -> list[Structure]:
     """Plain Gaussian processes with the noise model of a deep network.
 
-    A nugget of 1e-6 or less serves the equations of several layers. A very smooth function has a
+    A number of 1e-6 or less serves the equations of several layers. A very smooth function has a
     process variance of some hundred times that of the outputs, and errors so small that a millionth
     of it matters; one layer needs less.
     """
@@ -187,6 +195,42 @@ def plain_gps(nugget: float | str, problem: Problem) -> list[Structure]:
         nugget = NUGGET_OF_ONE_LAYER
     layers = [Layer(kernel=k, prior="reference", nugget=nugget) for k in KERNELS]
     return [plain_gp(layer, problem, N_FOLDS) for layer in layers]
+
+
+def without_noise(trained: Sequence[Trained], sites: SiteData) -> list[Structure]:
+    """The plain Gaussian processes whose nugget was found above the smallest, with the smallest.
+
+    The mode of the nugget is no average over it: a smooth function with few runs can look like
+    noise. Held-out predictions decide. Repeated runs that differ leave no doubt.
+    """
+    found = [each.structure for each in trained if _found_noise(each)]
+    return [_interpolating(structure) for structure in found if not _has_spread(structure, sites)]
+
+
+def _has_spread(structure: Structure, sites: SiteData) -> bool:
+    """Whether repeated runs differ."""
+    return bool(np.any(np.asarray(structure.observation.sites(sites.observed).squares) > 0.0))
+
+
+def _found_noise(trained: Trained) -> bool:
+    """Whether a plain process with held-out predictions has found a nugget above the smallest."""
+    structure = trained.structure
+    if not isinstance(structure, PlainGP) or not structure.n_folds:
+        return False
+    (spec,) = structure.network.layers
+    if not spec.free_nugget or spec.prior.nugget != FOUND_NUGGET:
+        return False
+    return bool(np.any(np.exp(trained.chains[0].params[0].log_nugget) > NOTHING_FOUND))
+
+
+def _interpolating(structure: PlainGP) -> PlainGP:
+    """The same process with the smallest nugget."""
+    (spec,), (start,) = structure.network.layers, structure.start
+    fixed = dataclasses.replace(spec, free_nugget=False)
+    network = dataclasses.replace(structure.network, layers=(fixed,))
+    smallest = np.full_like(np.asarray(start.log_nugget), np.log(SMALLEST_NUGGET))
+    params = dataclasses.replace(start, log_nugget=smallest)
+    return PlainGP(f"{structure.label}, no noise", network, (params,), structure.n_folds)
 
 
 def layers_in_words(depth: int) -> str:
@@ -203,9 +247,8 @@ def words(kernel: str) -> str:
 
 def starting_params_of(network: Network, layers: Sequence[Layer]) -> Params:
     scales = [float(layer.scale) if is_real(layer.scale) else 1.0 for layer in layers]
-    nuggets = [
-        STARTING_NUGGET if layer.nugget == ESTIMATE else float(layer.nugget) for layer in layers
-    ]
+    free = (AUTO, ESTIMATE)
+    nuggets = [STARTING_NUGGET if layer.nugget in free else float(layer.nugget) for layer in layers]
     return starting_params(network, scales, nuggets)
 
 

@@ -24,12 +24,11 @@ class Kind:
     kernel: Kernel
     prior: Prior
     shared_lengthscale: bool
-    free_nugget: bool
     solver: Solver
 
     @classmethod
     def of(cls, spec: LayerSpec, solver: Solver) -> "Kind":
-        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, spec.free_nugget, solver)
+        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, solver)
 
 
 @record
@@ -41,6 +40,7 @@ class NodeTask:
 
     reads: Array
     free_scale: Array
+    free_nugget: Array
     params: LayerParams
     target: Array
     sites: Sites
@@ -52,7 +52,8 @@ class NodeTask:
 @dataclass(frozen=True)
 class FreeNode:
     """A node as a function of its free parameters: logarithms of lengthscales (or of the one that
-    all columns share), followed by that of the nugget if it is free."""
+    all columns share), followed by that of the nugget. A fixed one has no room between its bounds,
+    so that nodes with and without noise share a program."""
 
     kind: Kind
     task: NodeTask
@@ -65,13 +66,17 @@ class FreeNode:
     @property
     def start(self) -> Array:
         params = self.task.params
-        return self._with_nugget(params.log_lengthscale[: self.n_lengthscales], params.log_nugget)
+        return jnp.append(params.log_lengthscale[: self.n_lengthscales], params.log_nugget)
 
     @property
     def bounds(self) -> tuple[Array, Array]:
-        lengthscales = self.task.params.log_lengthscale[: self.n_lengthscales]
+        task = self.task
+        lengthscales = task.params.log_lengthscale[: self.n_lengthscales]
         lower, upper = (
-            self._with_nugget(jnp.full_like(lengthscales, lengthscale), nugget)
+            jnp.append(
+                jnp.full_like(lengthscales, lengthscale),
+                jnp.where(task.free_nugget, nugget, task.params.log_nugget),
+            )
             for lengthscale, nugget in zip(LENGTHSCALE_BOUNDS, NUGGET_BOUNDS, strict=True)
         )
         return lower, upper
@@ -80,16 +85,13 @@ class FreeNode:
     def movable(self) -> Array:
         """Which parameters matter: not the lengthscale of a column that the node does not read."""
         lengthscales = jnp.ones(1, bool) if self.kind.shared_lengthscale else self.task.reads
-        return self._with_nugget(lengthscales, True)
-
-    def _with_nugget(self, lengthscales: Array, nugget: Array | float) -> Array:
-        return jnp.append(lengthscales, nugget) if self.kind.free_nugget else lengthscales
+        return jnp.append(lengthscales, self.task.free_nugget)
 
     def unpack(self, free: Array) -> tuple[Array, Array]:
         """log γ of all columns and log η."""
         params, n = self.task.params, self.n_lengthscales
         log_lengthscale = jnp.broadcast_to(free[:n], params.log_lengthscale.shape)
-        return log_lengthscale, free[n] if self.kind.free_nugget else params.log_nugget
+        return log_lengthscale, free[n]
 
     def params_at(self, free: Array, log_scale: Array) -> LayerParams:
         log_lengthscale, log_nugget = self.unpack(free)
@@ -130,9 +132,8 @@ class FreeNode:
     def _of_free(self, slopes: Array) -> Array:
         """Derivatives along the first axis in the free parameters, given those in (log γ, log η).
 
-        Those in lengthscales that are one parameter add up; that in a fixed nugget is dropped.
+        Those in lengthscales that are one parameter add up.
         """
-        columns, nugget = slopes[:-1], slopes[-1:]
-        shared = self.kind.shared_lengthscale
-        free = jnp.sum(columns, axis=0, keepdims=True) if shared else columns
-        return jnp.concatenate([free, nugget]) if self.kind.free_nugget else free
+        if not self.kind.shared_lengthscale:
+            return slopes
+        return jnp.concatenate([jnp.sum(slopes[:-1], axis=0, keepdims=True), slopes[-1:]])

@@ -161,6 +161,7 @@ def _node_tasks(
     return NodeTask(
         widened(jnp.asarray(spec.reads)),
         jnp.full(width, spec.free_scale),
+        jnp.full(width, spec.free_nugget),
         dataclasses.replace(params, log_lengthscale=widened(params.log_lengthscale)),
         layer_targets(network, layer, data, latents).T,
         sites,

@@ -65,6 +65,19 @@ class InverseGamma:
         return self.scale * jnp.exp(-log_value)
 
 
+@dataclass(frozen=True)
+class Power:
+    """log p(θ) = −c log θ, which favours the smallest value; proper where θ is bounded."""
+
+    exponent: float = 0.5
+
+    def log_density(self, log_value: Array) -> Array:
+        return -self.exponent * log_value
+
+    def curvature(self, log_value: Array) -> Array:
+        return jnp.zeros_like(log_value)
+
+
 @record
 class Geometry:
     """Properties of a node's inputs that a prior may depend on: ranges and use of columns, number
@@ -110,13 +123,16 @@ class Reference:
 
     C_d = range_d / n^(1/D) and b = (a + D) / n^(1/D) (Gu 2019, Bayesian Analysis 14(3)). It has the
     tails of the reference prior, so the posterior mode is never a flat or a white-noise process.
+    Times a density of the nugget alone.
     """
 
     exponent: float = 0.2
+    nugget: Marginal = Flat()
 
     def log_density(self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry) -> Array:
         roughness = jnp.sum(self._roughness(log_lengthscale, geometry)) + jnp.exp(log_nugget)
-        return self.exponent * jnp.log(roughness) - self._decay(geometry) * roughness
+        joint = self.exponent * jnp.log(roughness) - self._decay(geometry) * roughness
+        return joint + self.nugget.log_density(log_nugget)
 
     def log_jacobian(self, log_lengthscale: Array, log_nugget: Array, geometry: Geometry) -> Array:
         """log |∂(1/γ, η)/∂(log γ, log η)| = −Σ_d log γ_d + log η."""
@@ -127,7 +143,8 @@ class Reference:
     ) -> tuple[Array, Array]:
         """Diagonal of b t, the convex part of −log p in the logarithms; the rest is small."""
         decay = self._decay(geometry)
-        return decay * self._roughness(log_lengthscale, geometry), decay * jnp.exp(log_nugget)
+        of_nugget = decay * jnp.exp(log_nugget) + self.nugget.curvature(log_nugget)
+        return decay * self._roughness(log_lengthscale, geometry), of_nugget
 
     def _roughness(self, log_lengthscale: Array, geometry: Geometry) -> Array:
         used = geometry.weight > 0
