@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import math
+import time
 import warnings
 from types import SimpleNamespace
 
@@ -15,6 +17,7 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.model.observation import Units
 from deepemu.core.nodes.dense import Dense
 from deepemu.ensembles import prediction
+from deepemu.estimators import race as race_module
 from deepemu.estimators.race import Race, Rules, _copies
 from deepemu.observations.gaussian import Interpolated
 from deepemu.posterior.stacking import Judged
@@ -109,6 +112,10 @@ def test_the_same_seed_gives_the_same_emulator(fitted, problem, elsewhere):
         ({"max_depth": 2.5}, "max_depth is 2.5"),
         ({"n_chains": 2}, "n_chains is 2; it must be at least 4"),
         ({"n_iter": 0}, "n_iter is 0"),
+        ({"effort": "much"}, "effort is 'much'; it must be one of quick, default, thorough"),
+        ({"effort": None}, "effort is None"),
+        ({"time_limit": 0}, "time_limit is 0; it must be a positive number of seconds or None"),
+        ({"time_limit": "1 h"}, "time_limit is '1 h'"),
         ({"width": 0}, "width"),
         ({"nugget": -1.0}, "nugget"),
     ],
@@ -249,7 +256,10 @@ def race_with(monkeypatch, errors, better="matern52", copying=False, **settings)
     monkeypatch.setattr(DeepGP, "train", train)
     emulator = Emulator(**({"n_chains": 6, "max_depth": 3, "nugget": 1e-6} | settings))
     rules = Rules(
-        emulator.max_depth, emulator.n_chains, False, functools.partial(emulator._deep, TWO_INPUTS)
+        emulator._effort(),
+        emulator.time_limit or math.inf,
+        False,
+        functools.partial(emulator._deep, TWO_INPUTS),
     )
     units = Units(np.zeros(1), np.ones(1))
     judged = Judged(1e-6 * noise, np.arange(40), Interpolated(), units)
@@ -298,6 +308,59 @@ def test_nodes_that_copy_are_left_out_of_later_chains(monkeypatch):
 def test_with_four_chains_nothing_is_added(monkeypatch):
     ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1, 3: 0.1}, n_chains=4)
     assert ran == [*PLAIN, *TWO, (3, 4, 2, "matern52")]
+
+
+# --- effort and time ----------------------------------------------------------------------------
+
+
+def test_little_effort_is_four_chains_of_one_kernel(monkeypatch):
+    """That of the plain process which predicts better; both are equally good here."""
+    ran, decisions = race_with(
+        monkeypatch, {1: 1.0, 2: 0.1}, n_chains=None, max_depth=None, effort="quick"
+    )
+    assert [each[:2] for each in ran] == [(1, 1), (1, 1), (2, 4)]
+    assert decisions[0].startswith("Gain of plain matern52 over squared exponential")
+
+
+def test_much_effort_is_more_chains_and_three_layers(monkeypatch):
+    errors = {1: 1.0, 2: 0.1, 3: 0.1}
+    ran, _ = race_with(monkeypatch, errors, n_chains=None, max_depth=None, effort="thorough")
+    assert [each[:2] for each in ran][2:] == [(2, 4), (2, 4), (2, 12), (3, 4)]
+
+
+def test_numbers_replace_those_of_the_effort():
+    effort = Emulator(effort="quick", n_iter=7, n_chains=6)._effort()
+    assert (effort.n_iter, effort.n_chains, effort.max_depth) == (7, 6, 2)
+
+
+def test_time_that_is_left_is_used_for_more_chains(monkeypatch):
+    monkeypatch.setattr(race_module, "MOST_CHAINS", 26)
+    ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1, 3: 0.1}, time_limit=1e6)
+    deep = [each[:2] for each in ran[2:]]
+    assert deep == [(2, 4), (2, 4), (2, 2), (3, 4), (2, 4), (3, 4), (2, 4)]
+
+
+def test_nothing_is_begun_after_the_time(monkeypatch):
+    ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1, 3: 0.1}, time_limit=1e-9)
+    assert [each[:2] for each in ran] == [(1, 1)], "one is better than none"
+
+
+def test_a_time_limit_ends_a_fit_and_its_chains(problem):
+    """Enough iterations for an hour; what is there after two seconds predicts."""
+    fit(*problem, max_depth=1)  # compiles what would take the two seconds
+    began = time.monotonic()
+    emulator = Emulator(n_iter=10**6, width=1, time_limit=2.0, verbose=False).fit(*problem)
+    assert time.monotonic() - began < 60.0
+    deep = [each for each in emulator.posterior_.structures if each.structure.network.depth > 1]
+    assert deep and all(each.trace.log_density.shape[1] < 10**5 for each in deep)
+    assert all(each.held_out is not None and not each.interrupted for each in deep)
+    assert np.all(np.isfinite(emulator.predict(problem[0], return_std=True)))
+
+
+def test_progress_shows_the_held_out_score(problem, capsys):
+    emulator = Emulator(**SMALL | {"verbose": True, "max_depth": 1}).fit(*problem)
+    *_, last = [line for line in capsys.readouterr().err.splitlines() if "CRPS" in line]
+    assert last == f"held-out CRPS {emulator.summary().lines[-1].crps:.4g} sd of the output"
 
 
 # --- nodes that copy an input ----------------------------------------------------------------

@@ -209,8 +209,9 @@ def test_several_outputs_and_chosen_inputs(folder, capsys):
         (["--model", "gp", "--kernel", "matern32", "--noise"], "GP", {"kernel": "matern32", "nugget": "estimate"}),
         (["--model", "dgp", "--depth", "3", "--chains", "5", "--iterations", "7", "--seed", "4"], "DGP",
          {"depth": 3, "n_chains": 5, "n_iter": 7, "random_state": 4, "nugget": "auto"}),
-        (["--depth", "3"], "Emulator", {"max_depth": 3, "n_chains": 8}),
-        (["--device", "cpu", "--quiet"], "Emulator", {"max_depth": 2, "device": "cpu", "verbose": False}),
+        (["--depth", "3", "--effort", "quick"], "Emulator", {"max_depth": 3, "n_chains": None, "effort": "quick"}),
+        (["--time-limit", "9.5"], "Emulator", {"time_limit": 9.5, "effort": "default"}),
+        (["--device", "cpu", "--quiet"], "Emulator", {"max_depth": None, "device": "cpu", "verbose": False}),
     ],
 )  # fmt: skip
 def test_arguments_are_settings(arguments, kind, expected):

@@ -1,6 +1,7 @@
 """The arguments of the command ``deepemu``, with their help."""
 
 import argparse
+import math
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
@@ -11,6 +12,7 @@ from scipy.special import ndtri
 
 from deepemu.cli.settings import MODELS
 from deepemu.core.kernels import families
+from deepemu.estimators.race import EFFORTS
 
 SUFFIX = ".deepemu"
 MOST = 1_000_000  # chains or iterations
@@ -116,6 +118,14 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the simulator is random; without it, noise is found if there is any",
     )
+    add(
+        "--effort", choices=tuple(EFFORTS),
+        help="how much auto trains: a third of the time, or several times more (default: default)",
+    )  # fmt: skip
+    add(
+        "--time-limit", type=_seconds, metavar="SECONDS",
+        help="train as much as fits into this time, for auto (default: no limit)",
+    )  # fmt: skip
     add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
     add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
     add(
@@ -169,6 +179,16 @@ def _whole(text: str) -> int:
             f"{text[:20]!r} is not a positive whole number up to {MOST}"
         )
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0.0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"{text[:20]!r} is not a positive number of seconds")
+    return number
 
 
 def _seed(text: str) -> int:

@@ -18,6 +18,8 @@ ARGUMENTS = {
     "kernel": "--kernel",
     "n_chains": "--chains",
     "n_iter": "--iterations",
+    "effort": "--effort",
+    "time_limit": "--time-limit",
     "nugget": "--noise",
     "random_state": "--seed",
     "device": "--device",
@@ -37,6 +39,8 @@ def estimator_of(options: argparse.Namespace, verbose: bool) -> BaseEmulator:
         "kernel": options.kernel,
         "n_chains": options.chains,
         "n_iter": options.iterations,
+        "effort": options.effort,
+        "time_limit": options.time_limit,
         "nugget": "estimate" if options.noise else None,
     }
     given = {name: value for name, value in asked.items() if value is not None}

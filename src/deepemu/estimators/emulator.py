@@ -1,16 +1,24 @@
 """`Emulator`, which finds its structure by comparing held-out predictions."""
 
+import dataclasses
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
 from deepemu.core.nodes.solver import Solver
-from deepemu.data.checks import require_value, require_verbose, require_whole
+from deepemu.data.checks import (
+    is_real,
+    require_choice,
+    require_value,
+    require_verbose,
+    require_whole,
+)
 from deepemu.data.runs import Runs
 from deepemu.estimators.base import BaseEmulator
 from deepemu.estimators.dgp import DGP
-from deepemu.estimators.race import DEEPEST, Race, Rules
+from deepemu.estimators.race import DEEPEST, EFFORTS, Effort, Race, Rules
 from deepemu.observations.model import Observation
 from deepemu.posterior.stacking import judged_of
 from deepemu.runtime.progress import wants_progress
@@ -32,9 +40,18 @@ class Emulator(BaseEmulator):
 
     Parameters
     ----------
-    max_depth : int
-        Layers of the deepest structure that is tried: 1 to 3. Three layers double the time of a fit
-        and seldom gained anything in the problems of the accuracy page.
+    effort : {"quick", "default", "thorough"}
+        How much is trained. "quick" takes the kernel whose plain process predicts better, four
+        chains and 60 iterations; "default" both kernels, eight chains of each and 200 iterations;
+        "thorough" sixteen chains and, where depth pays, three layers. The arguments ``max_depth``,
+        ``n_chains`` and ``n_iter`` replace its numbers.
+    time_limit : float or None
+        Seconds after which nothing new is begun. Deep structures share the time, whatever
+        ``n_chains`` is: chains are added as long as there is time, up to 48, and end early where
+        there is not. Results then depend on the machine. A fit can also be ended by Ctrl-C, which
+        keeps what is trained.
+    max_depth : int or None
+        Layers of the deepest structure that is tried: 1 to 3.
     width : int or None
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
     nugget : float, "auto" or "estimate"
@@ -43,9 +60,9 @@ class Emulator(BaseEmulator):
         its size. Plain Gaussian processes that have found noise compete with others that have
         none. "estimate" does without that prior. A number up to 1e-6 is for numerical stability
         only; plain processes, which need less of it, then have 1e-8.
-    n_chains : int
+    n_chains : int or None
         Chains of each deep structure of two layers, at least 4; three layers get 4.
-    n_iter : int
+    n_iter : int or None
         Iterations of each chain.
     random_state, device, n_jobs, verbose, observation, solver
         As for `DGP`.
@@ -63,17 +80,19 @@ class Emulator(BaseEmulator):
 
     def __init__(
         self,
-        max_depth: int = 2,
+        max_depth: int | None = None,
         width: int | None = None,
         nugget: float | str = "auto",
-        n_chains: int = 8,
-        n_iter: int = 200,
+        n_chains: int | None = None,
+        n_iter: int | None = None,
         random_state: Any = 0,
         device: str = "auto",
         n_jobs: int | None = -1,
         verbose: bool | None = None,
         observation: str | Observation = "gaussian",
         solver: str | Solver = "dense",
+        effort: str = "default",
+        time_limit: float | None = None,
     ) -> None:
         self.max_depth = max_depth
         self.width = width
@@ -86,29 +105,40 @@ class Emulator(BaseEmulator):
         self.verbose = verbose
         self.observation = observation
         self.solver = solver
+        self.effort = effort
+        self.time_limit = time_limit
 
     def _last_nugget(self) -> object:
         return self.nugget
 
     def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
-        require_whole("max_depth", self.max_depth)
-        require_whole("n_chains", self.n_chains)
-        require_whole("n_iter", self.n_iter)
+        effort, limit = self._effort(), self.time_limit
         require_verbose(self.verbose)
-        deepest_is_known = self.max_depth <= DEEPEST
-        require_value(deepest_is_known, "max_depth", self.max_depth, f"at most {DEEPEST}")
-        fills_folds = self.n_chains >= N_FOLDS
-        require_value(fills_folds, "n_chains", self.n_chains, f"at least {N_FOLDS}")
+        deepest_is_known = effort.max_depth <= DEEPEST
+        require_value(deepest_is_known, "max_depth", effort.max_depth, f"at most {DEEPEST}")
+        fills_folds = effort.n_chains >= N_FOLDS
+        require_value(fills_folds, "n_chains", effort.n_chains, f"at least {N_FOLDS}")
+        is_time = limit is None or (is_real(limit) and limit > 0)
+        require_value(is_time, "time_limit", limit, "a positive number of seconds or None")
         # Invalid settings raise before anything is trained.
-        self._deep(problem, min(self.max_depth, 2), KERNELS[0], N_FOLDS, None)
+        self._deep(problem, min(effort.max_depth, 2), KERNELS[0], N_FOLDS, None)
         return plain_gps(self.nugget, problem)
+
+    def _effort(self) -> Effort:
+        """The effort that was named, with the numbers that were given."""
+        require_choice(self.effort, "effort", tuple(EFFORTS))
+        asked = {name: getattr(self, name) for name in ("max_depth", "n_chains", "n_iter")}
+        given = {name: number for name, number in asked.items() if number is not None}
+        for name, number in given.items():
+            require_whole(name, number)
+        return dataclasses.replace(EFFORTS[self.effort], **given)
 
     def _deep(
         self, problem: Problem, depth: int, kernel: str, n_chains: int, width: int | None
     ) -> DeepGP:
         settings = DGP(
             depth, width or self.width, kernel, nugget=self.nugget, n_chains=n_chains,
-            n_iter=self.n_iter,
+            n_iter=self._effort().n_iter,
         )  # fmt: skip
         return settings.structure(problem, N_FOLDS)
 
@@ -119,13 +149,14 @@ class Emulator(BaseEmulator):
         observation, solver = structures[0].observation, structures[0].network.solver
         problem = Problem(runs.y.shape[1], observation, solver, runs.columns.inputs)
         deep = functools.partial(self._deep, problem)
-        rules = Rules(self.max_depth, self.n_chains, self._shows_progress(), deep)
+        seconds = math.inf if self.time_limit is None else float(self.time_limit)
+        rules = Rules(self._effort(), seconds, self._shows_progress(), deep)
         race = Race(rules, seed, runs.sites, judged_of(runs, observation))
         race.run(structures)
         return race.trained, tuple(race.decisions)
 
     def _n_programs(self) -> int:
-        return self.n_chains
+        return self._effort().n_chains
 
     def _shows_progress(self) -> bool:
         return wants_progress(self.verbose)

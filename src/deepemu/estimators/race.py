@@ -1,5 +1,8 @@
 """The comparison of structures behind `Emulator`."""
 
+import dataclasses
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +12,9 @@ from deepemu.core.ensemble import Imputed
 from deepemu.data.sites import SiteData
 from deepemu.estimators.base import child_seed
 from deepemu.posterior import stacking
+from deepemu.posterior.comparison import scores_of
 from deepemu.posterior.stacking import Gain, Judged
+from deepemu.runtime.progress import say
 from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
 from deepemu.training.structures import KERNELS, DeepGP, Structure, without_noise, words
@@ -17,15 +22,38 @@ from deepemu.training.structures import KERNELS, DeepGP, Structure, without_nois
 # A node is a copy of an input that explains this share of its variance.
 COPY = 0.99
 DEEPEST = 3
+# With a time limit: the deep chains after which more are not worth their predictions' time, and the
+# share of the time left that one of several structures may take.
+MOST_CHAINS = 48
+SHARE_OF_ONE = 0.4
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is trained: chains per deep structure of two layers, iterations of each, the largest
+    depth, and whether deep structures have both kernels from the start."""
+
+    n_chains: int
+    n_iter: int
+    max_depth: int
+    both_kernels: bool = True
+
+
+EFFORTS = {
+    "quick": Effort(n_chains=4, n_iter=60, max_depth=2, both_kernels=False),
+    "default": Effort(n_chains=8, n_iter=200, max_depth=2),
+    "thorough": Effort(n_chains=16, n_iter=200, max_depth=3),
+}
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Settings of a race: largest depth, number of chains, and a function that builds a deep
-    structure from depth, kernel, number of chains and width (None: the default)."""
+    """Settings of a race: the effort, seconds from its start after which nothing new is begun, and
+    a function that builds a deep structure from depth, kernel, number of chains and width (None:
+    the default)."""
 
-    max_depth: int
-    n_chains: int
+    effort: Effort
+    seconds: float
     shows_progress: bool
     deep: Callable[[int, str, int, int | None], DeepGP]
 
@@ -35,38 +63,81 @@ class Race:
 
     def __init__(self, rules: Rules, seed: int, sites: SiteData, judged: Judged) -> None:
         self._rules, self._seed, self._sites, self._judged = rules, seed, sites, judged
+        self._began = time.monotonic()
         self.trained: list[Trained] = []
         self.decisions: list[str] = []
 
     def run(self, plain: Sequence[Structure]) -> None:
+        effort = self._rules.effort
         self._add(plain)
         self._add(without_noise(self.trained, self._sites))
-        if self._rules.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
+        if effort.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
             return
-        self._add([self._deep(2, kernel, N_FOLDS) for kernel in KERNELS])
-        if self._interrupted or self._gains_by_depth("two layers over one").is_clear_loss:
+        kernels = list(KERNELS) if effort.both_kernels else [self._kernel_of_the_best_plain()]
+        self._add([self._deep(2, kernel, N_FOLDS) for kernel in kernels])
+        if self._has_ended or self._gains_by_depth("two layers over one").is_clear_loss:
             return
-        width, kernels = self._pruned_width(), self._kernels_in_play()
-        n_more = self._rules.n_chains - N_FOLDS
+        width, kernels = self._pruned_width(), self._kernels_in_play(kernels)
+        n_more = effort.n_chains - N_FOLDS
         if n_more:
             self._add([self._deep(2, kernel, n_more, width) for kernel in kernels])
-        if self._interrupted:
+        if self._has_ended:
             return
         deeper = self._gains_by_depth("two layers with all chains")
-        if deeper.is_clear and self._rules.max_depth >= DEEPEST:
+        tries_three = deeper.is_clear and effort.max_depth >= DEEPEST
+        if tries_three:
             self._add([self._deep(DEEPEST, kernels[0], N_FOLDS, width)])
+        self._use_the_time_left(kernels, width, [2, DEEPEST] if tries_three else [2])
+
+    def _use_the_time_left(self, kernels: list[str], width: int | None, depths: list[int]) -> None:
+        """With a time limit: more chains of the structures in play, in turn."""
+        if math.isinf(self._rules.seconds):
+            return
+        in_turn = [(depth, kernel) for depth in depths for kernel in kernels]
+        turn = 0
+        while not self._has_ended and self._n_deep_chains < MOST_CHAINS:
+            depth, kernel = in_turn[turn % len(in_turn)]
+            self._add([self._deep(depth, kernel, N_FOLDS, width)])
+            turn += 1
 
     def _add(self, structures: Sequence[Structure]) -> None:
-        """Train some more, unless a Ctrl-C has ended the race."""
+        """Train some more, at least one, until a Ctrl-C or the time limit ends the race."""
         for structure in structures:
-            if not self._interrupted:
+            if not self.trained or not self._has_ended:
                 seed = child_seed(self._seed, len(self.trained))
                 shows = self._rules.shows_progress
-                self.trained.append(structure.train(seed, self._sites, shows))
+                limited = self._limited(structure)
+                self.trained.append(limited.train(seed, self._sites, shows))
+                if shows:
+                    say(f"held-out CRPS {self._held_out_crps():.4g} sd of the output")
+
+    def _limited(self, structure: Structure) -> Structure:
+        """The structure with a share of the time left; a plain process takes what it takes."""
+        if math.isinf(self._rules.seconds) or not isinstance(structure, DeepGP):
+            return structure
+        plan = dataclasses.replace(structure.plan, seconds=SHARE_OF_ONE * self._seconds_left)
+        return dataclasses.replace(structure, plan=plan)
+
+    def _held_out_crps(self) -> float:
+        """That of the mixture of all that has been trained, NaN where nothing was held out."""
+        held_out = stacking.stack(self.trained, self._judged).held_out
+        if held_out is None:
+            return math.nan
+        return scores_of(self._judged.y, self._judged.at_rows(held_out), *self._judged.model)[
+            "crps"
+        ]
 
     @property
-    def _interrupted(self) -> bool:
-        return any(each.interrupted for each in self.trained)
+    def _seconds_left(self) -> float:
+        return self._rules.seconds - (time.monotonic() - self._began)
+
+    @property
+    def _n_deep_chains(self) -> int:
+        return sum(len(each.chains) for each in self.trained if each.structure.network.depth > 1)
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._seconds_left <= 0.0 or any(each.interrupted for each in self.trained)
 
     def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None = None) -> DeepGP:
         return self._rules.deep(depth, kernel, n_chains, width)
@@ -78,13 +149,23 @@ class Race:
         self.decisions.append(f"Gain of {what}, in held-out log density per row: {found}.")
         return found
 
-    def _kernels_in_play(self) -> list[str]:
+    def _kernel_of_the_best_plain(self) -> str:
+        """The kernel whose plain processes predict held-out runs better."""
+        first, second = (
+            [each for each in self.trained if each.structure.label.startswith(f"GP, {words(name)}")]
+            for name in KERNELS
+        )
+        found = stacking.gain(first, second, self._judged)
+        self.decisions.append(_gain_in_words(f"plain {words(KERNELS[0])}", KERNELS[1], found))
+        return KERNELS[0] if found.mean >= 0.0 else KERNELS[1]
+
+    def _kernels_in_play(self, kernels: list[str]) -> list[str]:
         """The kernels of two layers, the better one first; a clearly worse one is dropped."""
+        if len(kernels) == 1:
+            return kernels
         first, second = self.trained[-len(KERNELS) :]
         found = stacking.gain([first], [second], self._judged)
-        self.decisions.append(
-            f"Gain of {words(KERNELS[0])} over {words(KERNELS[1])}, likewise: {found}."
-        )
+        self.decisions.append(_gain_in_words(words(KERNELS[0]), KERNELS[1], found))
         best = list(KERNELS) if found.mean >= 0.0 else list(reversed(KERNELS))
         return best[:1] if found.is_clear or found.is_clear_loss else best
 
@@ -100,6 +181,10 @@ class Race:
             "out of the chains that follow."
         )
         return kept
+
+
+def _gain_in_words(first: str, second: str, found: Gain) -> str:
+    return f"Gain of {first} over {words(second)}, likewise: {found}."
 
 
 def _copies(imputed: Imputed) -> np.ndarray:

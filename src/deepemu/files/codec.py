@@ -58,7 +58,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
         "plan",
         plan.Plan,
         "moves m_step n_chains n_iter burn_in n_sweeps n_scoring n_imputations bracket "
-        "stops_early n_folds",
+        "stops_early n_folds seconds",
     ),
     ("imputation", impute.Imputation, "latents angles evaluations sweeps"),
     ("chain", sem.Chain, "params imputation"),

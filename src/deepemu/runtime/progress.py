@@ -73,6 +73,12 @@ class Progress:
             self._write(f"{self._label}: ended after {self._spent():.0f} s\n")
 
 
+def say(text: str) -> None:
+    """A line on standard error, between progress lines."""
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
 def wants_progress(verbose: bool | None) -> bool:
     """``None`` means: on a terminal."""
     return sys.stderr.isatty() if verbose is None else bool(verbose)

@@ -22,6 +22,8 @@ from deepemu.training.plan import Plan
 
 # Share of the iterations that have all sites, and the burn-in of that share.
 SHARE_TOGETHER, LAST_BURN_IN = 0.3, 0.5
+# Share of the time, if that is limited, after which the first M-step waits no longer.
+SHARE_OF_WARM_UP = 0.3
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Run:
     n_warm_up: int
     progress: Progress
     interrupt: Interrupt
+    began: float
+
+    def is_over(self, share: float) -> bool:
+        """Whether this share of the plan's seconds is spent."""
+        return time.monotonic() - self.began > share * self.plan.seconds
 
 
 Stage = tuple[list[sem.Chain], sem.Trace, int, HeldOut | None]
@@ -80,7 +87,7 @@ def train(
         deferred_interrupt() as interrupt,
         Progress(structure.label, n_steps * len(chains), show_progress) as progress,
     ):
-        run = Run(seed, network, plan, n_warm_up, progress, interrupt)
+        run = Run(seed, network, plan, n_warm_up, progress, interrupt, time.monotonic())
         stage = _with_folds if plan.n_folds else _all_at_once
         chains, trace, n_together, held_out = stage(run, chains, sites)
         interrupted = interrupt.requested
@@ -128,7 +135,7 @@ def _warmed_up(run: Run, chains: list[sem.Chain], data: list[Data]) -> list[sem.
     """Iterations without an M-step: parameters are fixed, the latent layers are imputed."""
     blocks = Blocks(run.n_warm_up, False)
     stream = (padding.WARM_UP_STREAM, 0)
-    chains = _iterate(run, stream, run.plan.warm_up(), blocks, chains, data)
+    chains = _iterate(run, stream, run.plan.warm_up(), blocks, chains, data, SHARE_OF_WARM_UP)
     run.progress.skip((run.n_warm_up - blocks.n_done) * len(chains))
     return chains
 
@@ -137,8 +144,8 @@ def _trained(
     run: Run, part: int, blocks: Blocks, chains: list[sem.Chain], data: list[Data]
 ) -> tuple[list[sem.Chain], sem.Trace]:
     """Iterations of SEM, with their trace."""
-    stream = (padding.TRAIN_STREAM, part)
-    chains = _iterate(run, stream, run.plan.training(), blocks, chains, data)
+    stream, share = (padding.TRAIN_STREAM, part), 1.0 if part else 1.0 - SHARE_TOGETHER
+    chains = _iterate(run, stream, run.plan.training(), blocks, chains, data, share)
     return chains, blocks.trace
 
 
@@ -149,10 +156,12 @@ def _iterate(
     blocks: Blocks,
     chains: list[sem.Chain],
     data: list[Data],
+    share: float,
 ) -> list[sem.Chain]:
-    """Block after block, until they end or until a Ctrl-C."""
+    """Block after block, until they end, until a Ctrl-C, or until a share of the time is spent."""
     keys = padding.keys(len(chains), run.seed, *stream)
-    while blocks.n_next and not (run.interrupt.requested and blocks.n_done):
+    stops = lambda: run.interrupt.requested or run.is_over(share)  # noqa: E731
+    while blocks.n_next and not (blocks.n_done and stops()):
         began = time.monotonic()
         chains, trace = train_block(
             keys, run.network, steps, chains, data, blocks.n_done, blocks.n_next,

@@ -1,5 +1,6 @@
 """The settings of a training run."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +19,8 @@ CHECK_EVERY = 20
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings of a training run: those of `DGP`, and ``n_folds`` folds of held-out sites."""
+    """Settings of a training run: those of `DGP`, ``n_folds`` folds of held-out sites, and the
+    ``seconds`` after which no further block of iterations is begun."""
 
     moves: Moves
     m_step: MStep
@@ -31,6 +33,7 @@ class Plan:
     bracket: float
     stops_early: bool
     n_folds: int
+    seconds: float = math.inf
 
     @property
     def kept(self) -> tuple[int, ...]:
