@@ -115,7 +115,7 @@ def test_padding_rows_is_as_if_they_had_not_been_there(rng, n_copies):
     (start,) = starting_params(network, [1.0], [1e-3])
     starts = plain._gp_starts(start, 0)
     padded, absent = pack_without(sites, rows), pack(some(sites, ~rows))
-    counts = np.asarray(padded.observed.counts)[:11]
+    counts = np.asarray(padded.observed.counts)[:11, 0]
     np.testing.assert_array_equal(counts, np.where(rows, 0, n_copies))
     squares = [np.sum(data.observed.squares, axis=0) for data in (padded, absent)]
     np.testing.assert_allclose(*squares, rtol=1e-12)

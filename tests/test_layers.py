@@ -268,3 +268,23 @@ def test_layers_that_are_not_before_cannot_be_read(source):
     layers = [Layer(width=1), Layer(width=1), Layer(sources=[source])]
     with pytest.raises(InputError, match=r"sources.*1 to 2"):
         build_network(layers, 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"sources": 1}, "sources of layer 2 is 1; it must list different earlier layers"),
+        ({"reads": 3}, "reads of layer 2 is 3; it must be a list of lists of columns"),
+        ({"reads": "x1"}, "reads of layer 2 is 'x1'; it must be a list of lists"),
+        ({"reads": [np.array([[0, 1]])]}, "reads of layer 2 has"),
+        ({"reads": [[True]]}, r"reads of layer 2 has \[True\]"),
+        ({"name": ""}, "name of a layer is ''; it must be a word"),
+        ({"name": 3}, "name of a layer is 3; it must be a word"),
+    ],
+)
+def test_mistakes_in_a_layer_are_told_in_a_sentence(wrong, message):
+    layers = [Layer(1), Layer(1, **wrong)]
+    with pytest.raises(InputError, match=message):
+        DGP(layers=layers, **{"n_chains": 1, "stacking": False}).fit(
+            np.eye(3)[:, :2], [1.0, 2.0, 3.0]
+        )

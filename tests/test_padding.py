@@ -61,13 +61,13 @@ def test_padding_appends_zero_rows():
 
 def test_packed_data_mark_their_padding():
     with jax.enable_x64(True):
-        observed = SiteMeans(np.ones((5, 1)), np.full(5, 2.0), np.zeros((5, 1)))
+        observed = SiteMeans(np.ones((5, 1)), np.full((5, 1), 2.0), np.zeros((5, 1)))
         units = Units(np.zeros(1), np.ones(1))
         data = pack(SiteData(np.ones((5, 2)), observed, np.repeat(np.arange(5), 2), units))
     assert data.x.shape == (16, 2)
     assert data.observed.y.shape == (16, 1)
     np.testing.assert_array_equal(data.used, [1.0] * 5 + [0.0] * 11)
-    np.testing.assert_array_equal(data.observed.counts, [2.0] * 5 + [0.0] * 11)
+    np.testing.assert_array_equal(data.observed.counts[:, 0], [2.0] * 5 + [0.0] * 11)
 
 
 def test_stacks_and_their_rows_are_inverse():

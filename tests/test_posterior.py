@@ -484,7 +484,7 @@ def test_gradients_of_many_rows_come_in_parts(emulators, at, monkeypatch):
 
 def test_what_cannot_be_asked_is_said_in_one_sentence(emulators, at):
     posterior = emulators["unconnected"].posterior_
-    with pytest.raises(InputError, match="levels is empty; give at least one level"):
+    with pytest.raises(InputError, match="levels is \\[\\]; it must be a list of numbers"):
         posterior.quantiles(at, [])
     with pytest.raises(InputError, match="key is -1; it must be an integer of at least 0"):
         posterior.sample(at, key=-1)
@@ -512,3 +512,37 @@ def test_cubature_rules_have_the_moments_of_normals(n):
 
 def test_a_posterior_is_shown_without_its_arrays(gp):
     assert len(repr(gp.posterior_)) < 100
+
+
+def test_all_arrays_of_a_fit_are_read_only(dgp):
+    sites = dgp.posterior_.runs.sites
+    for array in (sites.site_of_row, sites.observed.y, sites.observed.counts, sites.x):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda p: p.quantiles([[0.1, 0.2]], "a"), "levels is a str; it must be an array of real"),
+        (
+            lambda p: p.quantiles([[0.1, 0.2]], [[0.5, 0.1]]),
+            "levels is .*a list of numbers between",
+        ),
+        (lambda p: p.quantiles([[0.1, 0.2]], []), "levels is .*a list of numbers between"),
+        (lambda p: p.joint([[0.1, 0.2]], key=-1), "key is -1; it must be an integer of at least 0"),
+        (
+            lambda p: p.sample([[0.1, 0.2]], key=-1),
+            "key is -1; it must be an integer of at least 0",
+        ),
+    ],
+)
+def test_questions_that_cannot_be_answered_are_told_in_a_sentence(gp, ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(gp.posterior_)
+
+
+def test_masked_values_are_refused():
+    x = np.ma.masked_greater(np.linspace(0, 1, 8)[:, None], 0.9)
+    with pytest.raises(InputError, match="X has masked values; fill them in or leave out"):
+        GP().fit(x, np.arange(8.0))

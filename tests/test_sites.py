@@ -23,7 +23,7 @@ def test_sites_are_in_order_of_first_appearance():
     sites = collapsed(x, y)
     np.testing.assert_array_equal(sites.x, [[3, 0], [1, 0], [2, 0]])
     np.testing.assert_allclose(sites.observed.y, [[3], [15], [100]])
-    np.testing.assert_array_equal(sites.observed.counts, [3, 2, 1])
+    np.testing.assert_array_equal(sites.observed.counts, [[3], [2], [1]])
     np.testing.assert_allclose(sites.observed.squares, [[4 + 1 + 9], [25 + 25], [0]])
     np.testing.assert_array_equal(sites.site_of_row, [0, 1, 0, 2, 1, 0])
 
@@ -67,7 +67,7 @@ def test_an_interpolator_takes_means_and_warns():
     with pytest.warns(DataWarning, match=r"1 input row\(s\) occur more than once"):
         means = collapsed(x, y, Interpolated())
     np.testing.assert_array_equal(means.observed.y, [[2], [5]])
-    np.testing.assert_array_equal(means.observed.counts, [1, 1])
+    np.testing.assert_array_equal(means.observed.counts, [[1], [1]])
     np.testing.assert_array_equal(means.observed.squares, [[0], [0]])
     np.testing.assert_array_equal(means.site_of_row, [0, 0, 1])
 

@@ -66,7 +66,8 @@ def data_of(x, y, counts=None, squares=0.0):
     counts = np.ones(len(x)) if counts is None else np.asarray(counts)
     first = np.zeros(y.shape)
     first[0] = 1.0
-    return Data(x, (counts > 0).astype(float), SiteMeans(y, counts, first * squares))
+    of_outputs = np.repeat(np.asarray(counts)[:, None], y.shape[1], axis=1)
+    return Data(x, (counts > 0).astype(float), SiteMeans(y, of_outputs, first * squares))
 
 
 def steps(

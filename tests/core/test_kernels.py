@@ -210,9 +210,11 @@ def test_slopes_of_the_expectation_against_differences_of_quadrature(name, kerne
     at = [np.exp(log_quadrature(name, [delta + k * step], var)) for k in (-2, -1, 0, 1, 2)]
     first = (at[0] - 8 * at[1] + 8 * at[3] - at[4]) / (12 * step)
     second = (-at[0] + 16 * at[1] - 30 * at[2] + 16 * at[3] - at[4]) / (12 * step**2)
+    third = (-at[0] + 2 * at[1] - 2 * at[3] + at[4]) / (2 * step**3)
     found = slopes_of(kernel, delta, var)
     np.testing.assert_allclose(found[0], first / at[2], rtol=1e-6, atol=1e-6)
     np.testing.assert_allclose(found[1], second / at[2], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(found[2], third / at[2], rtol=1e-2, atol=1e-2)
 
 
 def test_slopes_are_finite_where_the_expectation_underflows():
@@ -225,7 +227,7 @@ def test_slopes_are_finite_where_the_expectation_underflows():
 @pytest.mark.parametrize("name", ["squared_exponential", "matern52"])
 def test_derivatives_at_zero(name):
     """k(r) = 1 + k''(0) r²/2 + k4 r⁴/24 + O(r⁵)."""
-    second, fourth = families.by_name(name).at_zero
+    second, fourth = families.by_name(name).derivatives_at_zero
     r = np.array([1e-2, 2e-2])
     rest = np.exp(log_k(name, r)) - 1 + second * r**2 / 2
     np.testing.assert_allclose(rest * 24 / r**4, fourth, rtol=0.1)

@@ -222,6 +222,24 @@ def test_the_expansion_knows_where_it_is_accurate(rng, kernel, n_columns):
     assert error[-1] > linked.TOLERANCE, "or there was no need to notice it"
 
 
+@pytest.mark.parametrize("kernel", ["squared_exponential", "matern52"])
+@pytest.mark.parametrize("share", [1.0, 1e-4])
+def test_the_expansion_sees_an_inflection(kernel, share):
+    """y = x³ about zero, where the slope says nothing of the third derivative; with a scale that is
+    given, far below the one that the runs suggest, its share of the variance is large."""
+    x = np.linspace(-1, 1, 41)[:, None]
+    process = Process(kernel, np.array([2.0]), 1.0, 1e-4).best_scale(x, x[:, 0] ** 3)
+    process = replace(process, scale=share * process.scale)
+    var = 10.0 ** np.linspace(-6, -2, 9)[:, None]
+    at = Inputs(Gaussian(np.zeros_like(var), var), np.zeros((9, 0)))
+    found = predict_by(linked.ByExpansion(), node_of(process), x, x[:, 0] ** 3, at)
+    rows = [oracles.gauss_hermite(np.zeros(1), v, np.zeros(0), 40) for v in var]
+    points, weights = zip(*rows, strict=True)
+    _, exact = oracles.in_long_double(process, x, x[:, 0] ** 3, np.stack(points), weights[0])
+    error = np.abs(np.asarray(found.moments.var) / exact - 1)
+    assert np.all(error <= np.maximum(1.2 * np.asarray(found.error), 1e-8))
+
+
 def test_the_expansion_is_for_kernels_with_four_derivatives():
     for kernel in oracles.KERNELS:
         first = linked.schemes(node_of(Process(kernel, np.ones(1), 1.0, 1e-4)).kernel, 1)[0]

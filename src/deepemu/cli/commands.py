@@ -28,6 +28,7 @@ from deepemu.runtime.progress import Progress
 ADDED = ("mean", "std", "lower", "upper")
 # Most structures and outputs that a fit shows; `info` and `validate` show all.
 MOST_SHOWN = 3
+LEAST_NOISE_SHOWN = 0.005
 Found = tuple[str, dict[str, Any]]
 """The result of a command: text for a reader, JSON for a program."""
 
@@ -212,7 +213,8 @@ def _weights_in_words(emulator: BaseEmulator) -> list[str]:
 
 
 def _noise_of(line: Line) -> str:
-    return f", noise of {line.noise:.1g} sd of the output" if line.noise else ""
+    shown = line.noise is not None and line.noise >= LEAST_NOISE_SHOWN
+    return f", noise of {line.noise:.1g} sd of the output" if shown else ""
 
 
 def _check_in_words(emulator: BaseEmulator, file: str) -> list[str]:

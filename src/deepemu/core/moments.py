@@ -10,6 +10,7 @@ from jax import lax
 from deepemu._types import Array
 from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
+from deepemu.core.kernels.exponential import differentiable
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
@@ -23,6 +24,9 @@ def moments(ensemble: Ensemble, x: Array) -> Gaussian:
     """
     if jnp.result_type(float) != jnp.float64:
         raise TypeError("moments needs double precision; call it inside jax.enable_x64(True).")
+    x, d = jnp.asarray(x), len(ensemble.low)
+    if x.ndim not in (1, 2) or x.shape[-1] != d:
+        raise ValueError(f"x has the shape {x.shape}; it must be ({d},) or (m, {d}).")
     rows = (jnp.atleast_2d(x) - ensemble.low[None]) / ensemble.span[None]
     parts = [_all_latents(imputed, rows) for imputed in ensemble.structures]
     latents = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
@@ -63,6 +67,7 @@ Arrays = tuple[Params, Any, Member, Data]
 """Parameters, what the solver needs of the first layer, the networks that share both, data."""
 
 
+@differentiable()
 def _latents(network: Network, x: Array, arrays: Arrays) -> Gaussian:
     """Moments (K, m, P) of the last layer by networks of equal parameters, at the first level that
     is accurate for all of them."""

@@ -59,6 +59,11 @@ def require_verbose(value: object) -> None:
     require_value(known, "verbose", value, "True, False or None (on a terminal)")
 
 
+def require_key(key: object) -> None:
+    """Refuse what cannot seed draws."""
+    require_value(is_whole(key) and key >= 0, "key", key, "an integer of at least 0")
+
+
 def require_whole(name: str, value: object) -> None:
     require_value(is_whole(value) and value >= 1, name, value, "a positive integer")
 

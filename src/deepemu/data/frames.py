@@ -32,7 +32,9 @@ def array_of(data: Any) -> Any:
 
 
 def require_numbers(data: Any, name: str) -> None:
-    """Refuse text and dates, which convert to doubles without an error."""
+    """Refuse text and dates, which convert to doubles without an error, and masked numbers."""
+    if np.ma.is_masked(data):
+        raise InputError(f"{name} has masked values; fill them in or leave out their rows.")
     for what, dtype in _dtypes(data, name).items():
         if not _may_hold_numbers(dtype):
             raise InputError(f"{what} has dtype {dtype}; convert it to numbers first.")

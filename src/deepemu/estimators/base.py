@@ -28,7 +28,7 @@ from deepemu.posterior.summary import Report, report_on
 from deepemu.runtime.devices import Machine
 from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
-from deepemu.training.structures import Problem, Structure, without_noise
+from deepemu.training.structures import Problem, Structure, without_noise, without_twins
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -154,7 +154,7 @@ class BaseEmulator(Regressor):
         with self._training(runs.sites.n_sites):
             trained = [
                 each.structure.resume(child_seed(seed, place), each, runs.sites, n_old, shows)
-                for place, each in enumerate(before.structures)
+                for place, each in enumerate(without_twins(before.structures, runs.sites))
             ]
         return self._store(runs, trained, ())
 

@@ -10,7 +10,7 @@ import numpy as np
 from deepemu.convergence import inference_data
 from deepemu.core.inference.m_step import Maximise, Sample
 from deepemu.core.inference.steps import LayerWise, Moves, MStep, NodeWise
-from deepemu.core.model.priors import Flat, Gamma, Marginal, Power, Prior
+from deepemu.core.model.priors import Flat, Gamma, Marginal, Power, Prior, Reference
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import (
     is_real,
@@ -47,7 +47,7 @@ from deepemu.training.structures import (
 WIDEST_DEFAULT = 6
 # Priors of a nugget that is sampled. A density of the logarithm that falls as the one that "auto"
 # maximises has one power more.
-SAMPLED_NUGGETS: dict[object, Marginal] = {
+SAMPLED_NUGGETS: dict[str, Marginal] = {
     ESTIMATE: Gamma(1.5, 3.9),
     AUTO: Power(1.0 + FOUND_NUGGET.exponent),
 }
@@ -338,8 +338,10 @@ def _require_proper_scales(layers: Sequence[Layer]) -> None:
 
 def _with_proper_prior(layer: Layer) -> Layer:
     """Give a sampled nugget a proper prior: under a flat one the posterior is all noise."""
-    prior = prior_by_name(layer.prior)
-    if layer.nugget not in SAMPLED_NUGGETS or prior.nugget != Flat():
+    prior, word = prior_by_name(layer.prior), str(layer.nugget)
+    is_proper = word == ESTIMATE and isinstance(prior, Reference)
+    if word not in SAMPLED_NUGGETS or prior.nugget != Flat() or is_proper:
         return layer
-    nugget = SAMPLED_NUGGETS[layer.nugget]
-    return dataclasses.replace(layer, prior=dataclasses.replace(prior, nugget=nugget))
+    return dataclasses.replace(
+        layer, prior=dataclasses.replace(prior, nugget=SAMPLED_NUGGETS[word])
+    )

@@ -57,9 +57,9 @@ class Emulator(BaseEmulator):
     nugget : float, "auto" or "estimate"
         Nugget relative to the variance of the process. "auto" finds it, under a prior that favours
         the smallest: a smooth function keeps 1e-8, a simulator with numerical or random noise gets
-        its size. Plain Gaussian processes that have found noise compete with others that have
-        none. "estimate" does without that prior. A number up to 1e-6 is for numerical stability
-        only; plain processes, which need less of it, then have 1e-8.
+        its size. Plain Gaussian processes that have found noise compete with others of the
+        smallest nugget. "estimate" does without that prior. A number up to 1e-6 is for numerical
+        stability only; plain processes, which need less of it, then have 1e-8.
     n_chains : int or None
         Chains of each deep structure of two layers, at least 4; three layers get 4.
     n_iter : int or None

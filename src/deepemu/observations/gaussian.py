@@ -29,11 +29,12 @@ LOG_2PI = float(np.log(2.0 * np.pi))
 PRIOR_OUTPUTS = 20
 STRETCH_BOUNDS = (0.3, 3.0)
 OUT_OF_REACH = 1e9
+NEGLIGIBLE_NOISE = 1e-6
 
 
 @record
 class SiteMeans:
-    """Mean outputs (n, q), number of outputs (n,), and squares about the mean (n, q) per site."""
+    """Mean outputs, numbers of outputs and squares about the mean per site, (n, q) each."""
 
     y: Array
     counts: Array
@@ -56,9 +57,7 @@ class GaussianNoise(Observation):
         return observed.y
 
     def sites(self, observed: SiteMeans) -> Sites:
-        n_outputs = observed.y.shape[1]
-        counts = jnp.broadcast_to(observed.counts, (n_outputs, *observed.counts.shape))
-        return Sites(counts, jnp.sum(observed.squares, axis=0))
+        return Sites(observed.counts.T, jnp.sum(observed.squares, axis=0))
 
     def moments(self, latents: Gaussian, units: Units) -> Gaussian:
         return latents
@@ -82,7 +81,10 @@ class GaussianNoise(Observation):
     def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> SiteMeans:
         means, counts = site_means(y, site)
         squares = sum_by_site((y - means[site]) ** 2, site)
-        return SiteMeans(means, counts, squares)
+        return SiteMeans(means, np.repeat(counts[:, None], y.shape[1], axis=1), squares)
+
+    def repeats_differ(self, observed: SiteMeans) -> bool:
+        return bool(np.any(np.asarray(observed.squares) > 0.0))
 
     # --- predictions ----------------------------------------------------------------------------
 
@@ -161,21 +163,39 @@ class Interpolated(GaussianNoise):
 
 @dataclass(frozen=True)
 class PerhapsNoise(GaussianNoise):
-    """y = f(x) + ε, where ε may be nothing: repeated runs are copies if all of them agree."""
+    """y = f(x) + ε, where ε may be nothing: repeats of an output that agree are copies, and count
+    once.
+
+    They agree if their variance is less than a millionth of that of the output: a nugget of 1e-8
+    times the variance of a smooth process stands for as much.
+    """
 
     def units(self, y: np.ndarray, site: np.ndarray) -> Units:
-        return _copies_or_not(y, site).units(y, site)
+        of_means, of_rows = Interpolated().units(y, site), super().units(y, site)
+        copies = _are_copies(y, site)
+        return Units(
+            np.where(copies, of_means.shift, of_rows.shift),
+            np.where(copies, of_means.size, of_rows.size),
+        )
 
     def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> SiteMeans:
-        return _copies_or_not(y, site).collapse(y, site, units)
+        found, copies = super().collapse(y, site, units), _are_copies(y, site)
+        counts = np.where(copies, 1.0, found.counts)
+        return SiteMeans(found.y, counts, np.where(copies, 0.0, found.squares))
 
     def judged(self, y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return _copies_or_not(y, site).judged(y, site)
+        """Site means, if all outputs have copies only."""
+        copies = np.all(_are_copies(y, site))
+        return Interpolated().judged(y, site) if copies else super().judged(y, site)
 
 
-def _copies_or_not(y: np.ndarray, site: np.ndarray) -> GaussianNoise:
-    """The model of runs whose repeats agree, or of those whose repeats do not."""
-    return Interpolated() if np.all(y == y[first_rows(site)][site]) else GaussianNoise()
+def _are_copies(y: np.ndarray, site: np.ndarray) -> np.ndarray:
+    """Whether (q,) repeated outputs agree."""
+    means, counts = site_means(y, site)
+    size = np.max(np.abs(means), axis=0)  # squares of outputs may not be doubles
+    size, n_repeats = np.where(size > 0.0, size, 1.0), max(len(y) - len(counts), 1)
+    within = np.sum(((y - means[site]) / size) ** 2, axis=0) / n_repeats
+    return within <= NEGLIGIBLE_NOISE * np.var(means / size, axis=0)
 
 
 def site_means(y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

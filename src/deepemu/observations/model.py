@@ -44,6 +44,10 @@ class Observation(Likelihood, Protocol):
     def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> Any:
         """Sufficient statistics of each site: a pytree of arrays (sites, …)."""
 
+    def repeats_differ(self, observed: Any) -> bool:
+        """Whether repeated runs say that outputs have normal noise."""
+        return False
+
     def judged(self, y: np.ndarray, site: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The outputs (n, q) that predictions are compared with, and the site of each: all rows."""
         return y, site

@@ -20,7 +20,9 @@ from deepemu.data.checks import (
     inputs_of,
     is_whole,
     outputs_of,
+    real_array,
     require,
+    require_key,
     require_value,
     require_whole,
 )
@@ -42,7 +44,7 @@ from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
 from deepemu.runtime.trees import joined, row
 from deepemu.training.chains import Trained
-from deepemu.training.structures import conditioned_on
+from deepemu.training.structures import conditioned_on, warn_of_new_spread
 
 PAIR_TERMS_FOR_A_GPU = 5e9
 # Rows whose components are held in memory at a time.
@@ -68,9 +70,12 @@ class Posterior:
     def __post_init__(self) -> None:
         """Predictions share the arrays of the fit: nobody may write to them any more."""
         runs, stacked = self.runs, self.stacked
-        held = runs.x, runs.y, runs.scale.low, runs.scale.span, runs.sites.x, runs.sites.units
+        sites = runs.sites
+        held = runs.x, runs.y, runs.scale.low, runs.scale.span, sites.x, sites.units
+        held_out = stacked.weights, stacked.stretch, stacked.held_out
         trained = [(each.imputed, each.trace) for each in self.structures]
-        for leaf in jax.tree.leaves((held, trained, stacked.weights, stacked.stretch)):
+        every = held, sites.site_of_row, sites.observed, held_out, trained
+        for leaf in jax.tree.leaves(every):
             if isinstance(leaf, np.ndarray):
                 leaf.setflags(write=False)
 
@@ -116,11 +121,12 @@ class Posterior:
         self, X: ArrayLike, levels: ArrayLike, input_std: ArrayLike | None = None
     ) -> np.ndarray:
         """Quantiles (levels, m, q) of a new output, of the mixture itself."""
-        asked = np.atleast_1d(np.asarray(levels, float)).tolist()
-        require(len(asked) > 0, "levels is empty; give at least one level between 0 and 1.")
-        for level in asked:
+        asked = np.atleast_1d(real_array("levels", levels))
+        is_list = asked.ndim == 1 and len(asked) > 0
+        require_value(is_list, "levels", levels, "a list of numbers between 0 and 1")
+        for level in asked.tolist():
             check_level(level)
-        given = self.observation, self.runs.sites.units, asked
+        given = self.observation, self.runs.sites.units, asked.tolist()
         of_rows = lambda found: mixtures.quantiles(found.mixture, *given)  # noqa: E731
         return self._over_rows(X, input_std, of_rows, axis=1)
 
@@ -152,7 +158,7 @@ class Posterior:
         from the mean is stretched as standard deviations are.
         """
         require_whole("n", n)
-        require_value(is_whole(key) and key >= 0, "key", key, "an integer of at least 0")
+        require_key(key)
         x, units = self._rows(X), self.runs.sites.units
         with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
             structures = [(each.imputed, weights) for each, weights in self.weights]
@@ -171,6 +177,7 @@ class Posterior:
         processes; through hidden layers they come from ``n_draws`` joint draws of these per
         imputation, given each of which the last layer's covariance is in closed form.
         """
+        require_key(key)
         deep = any(chain.is_imputed for chain, _ in self._chains)
         require_value(
             is_whole(n_draws) and n_draws > deep, "n_draws", n_draws,
@@ -222,6 +229,7 @@ class Posterior:
         self.observation.check(outputs)
         runs = grown(before, x, outputs, self.observation)
         n_old = before.sites.n_sites
+        warn_of_new_spread(self.structures, before.sites, runs.sites)
         with self.machine.running(False, len(self._chains), runs.sites.n_sites):
             structures = tuple(conditioned_on(each, runs.sites, n_old) for each in self.structures)
             stacked = self._stacked_with(runs.sites.x[n_old:])

@@ -17,7 +17,7 @@ from deepemu.posterior.stacking import Judged, Stacked
 from deepemu.runtime import trees
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
-from deepemu.training.structures import NOTHING_FOUND, PlainGP, Structure
+from deepemu.training.structures import PlainGP, Structure
 
 # A coverage less probable than this under the nominal level is not chance.
 IMPROBABLE = 0.01
@@ -30,8 +30,8 @@ ROWS_PER_INPUT = 10
 @dataclass(frozen=True)
 class Line:
     """A structure, or the mixture: the weights of its chains, held-out scores, and the standard
-    deviation of the noise that was found, in units of that of y, by its median over chains and its
-    largest over outputs; zero if the nugget is the smallest, None if it was not to be found."""
+    deviation of the noise that was found, in units of that of y: its median over chains and its
+    largest over outputs; None if it was given, or if outputs are not normal."""
 
     label: str
     weights: tuple[float, ...]
@@ -135,16 +135,13 @@ def _lines(
 
 
 def _noise(structures: Sequence[Trained]) -> float | None:
-    """√(σ²η) of the last layer, if its nugget was free."""
-    if not structures[0].structure.network.layers[-1].free_nugget:
+    """√(σ²η) of the last layer, if its nugget was free and is the noise of the outputs."""
+    network = structures[0].structure.network
+    if not network.layers[-1].free_nugget or network.n_imputed == network.depth:
         return None
     last = [chain.params[-1] for each in structures for chain in each.chains]
-    log_nugget, log_scale = (
-        np.median([getattr(params, name) for params in last], axis=0)
-        for name in ("log_nugget", "log_scale")
-    )
-    noise = np.where(np.exp(log_nugget) > NOTHING_FOUND, np.exp(0.5 * (log_scale + log_nugget)), 0)
-    return float(np.max(noise))
+    logs = np.median([params.log_scale + params.log_nugget for params in last], axis=0)
+    return float(np.exp(0.5 * np.max(logs)))
 
 
 def _votes(weights: np.ndarray) -> tuple[float, ...]:
@@ -288,7 +285,7 @@ def _cells(line: Line) -> tuple[str, ...]:
         number(line.crps, ".4f"),
         number(line.log_score, ".2f"),
         number(line.coverage, ".1%"),
-        "none" if line.noise == 0.0 else number(line.noise, ".1g"),
+        number(line.noise, ".1g"),
     )
 
 

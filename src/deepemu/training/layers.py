@@ -67,7 +67,7 @@ class Layer:
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
     nugget : float of at least 1e-8, "auto" or "estimate"
         Nugget relative to the scale. "auto" finds it, under a prior that favours the smallest,
-        1e-8; "estimate" does so without.
+        1e-8; "estimate" does so without. A number by default, also in the last layer.
     """
 
     width: int | None = None
@@ -121,6 +121,9 @@ def _width(layer: Layer, index: int, depth: int, n_last: int) -> int:
 
 
 def _names_of(layers: Sequence[Layer]) -> list[str]:
+    for layer in layers:
+        named = layer.name is None or (isinstance(layer.name, str) and layer.name != "")
+        require(named, f"name of a layer is {layer.name!r}; it must be a word or None.")
     names = [layer.name or f"layer{index + 1}" for index, layer in enumerate(layers)]
     twice = sorted({name for name in names if names.count(name) > 1})
     require(not twice, f"name of a layer is {', '.join(twice)} twice; give each its own.")
@@ -131,10 +134,9 @@ def _sources(layer: Layer, index: int, names: Sequence[str]) -> list[int]:
     """The places of the layers that a layer reads."""
     if layer.sources is None:
         return [index - 1] if index else []
-    given = list(layer.sources) if not isinstance(layer.sources, str) else []
-    earlier = list(names[:index])
-    found = [_place_of_layer(source, earlier) for source in given]
-    ok = None not in found and len(set(found)) == len(found) and not isinstance(layer.sources, str)
+    earlier, is_list = list(names[:index]), _is_list(layer.sources)
+    found = [_place_of_layer(source, earlier) for source in (layer.sources if is_list else ())]
+    ok = None not in found and len(set(found)) == len(found) and is_list
     listed = ", ".join(repr(name) for name in earlier) or "none"
     require(
         ok,
@@ -142,6 +144,10 @@ def _sources(layer: Layer, index: int, names: Sequence[str]) -> list[int]:
         f"(1 to {index}, or {listed}).",
     )
     return [place for place in found if place is not None]
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence | np.ndarray) and not isinstance(value, str)
 
 
 def _place_of_layer(source: object, earlier: list[str]) -> int | None:
@@ -195,6 +201,11 @@ def _reads(
     if layer.reads is None:
         return ((True,) * n_columns,) * width
     require(
+        _is_list(layer.reads),
+        f"reads of layer {index + 1} is {layer.reads!r}; it must be a list of lists of columns, "
+        "one per node.",
+    )
+    require(
         len(layer.reads) == width,
         f"reads of layer {index + 1} names {len(layer.reads)} node(s) but its width is {width}.",
     )
@@ -202,11 +213,11 @@ def _reads(
 
 
 def _columns_read(given: object, index: int, columns: Sequence[str]) -> tuple[bool, ...]:
-    listed = list(given) if isinstance(given, Sequence | np.ndarray) else []
-    places = [columns.index(c) if c in columns else c for c in listed]
-    inside = all(isinstance(c, Integral) and c in range(len(columns)) for c in places)
+    listed = list(given) if _is_list(given) else []  # type: ignore[call-overload]
+    places = [columns.index(c) if isinstance(c, str) and c in columns else c for c in listed]
+    numbers = all(isinstance(c, Integral) and not isinstance(c, bool) for c in places)
     require(
-        len(places) > 0 and inside and not isinstance(given, str),
+        len(places) > 0 and numbers and all(c in range(len(columns)) for c in places),
         f"reads of layer {index + 1} has {given!r}; each node needs a list of at least one column "
         f"between 0 and {len(columns) - 1}, or its name ({', '.join(columns)}).",
     )

@@ -17,7 +17,9 @@ from deepemu.data.checks import is_real
 from deepemu.data.sites import SiteData, pack
 from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
+from deepemu.errors import DataWarning, warn
 from deepemu.observations.choice import INTERPOLATES
+from deepemu.observations.gaussian import PerhapsNoise
 from deepemu.observations.model import Observation
 from deepemu.training import growth
 from deepemu.training.chains import Trained, train
@@ -204,12 +206,37 @@ def without_noise(trained: Sequence[Trained], sites: SiteData) -> list[Structure
     noise. Held-out predictions decide. Repeated runs that differ leave no doubt.
     """
     found = [each.structure for each in trained if _found_noise(each)]
-    return [_interpolating(structure) for structure in found if not _has_spread(structure, sites)]
+    return [_interpolating(each) for each in found if not _repeats_differ(trained, sites)]
 
 
-def _has_spread(structure: Structure, sites: SiteData) -> bool:
-    """Whether repeated runs differ."""
-    return bool(np.any(np.asarray(structure.observation.sites(sites.observed).squares) > 0.0))
+def warn_of_new_spread(trained: Sequence[Trained], before: SiteData, sites: SiteData) -> None:
+    """Warn of repeated runs that differ where the fit had none, and parameters are kept."""
+    may_have_noise = isinstance(trained[0].structure.observation, PerhapsNoise)
+    if may_have_noise and _repeats_differ(trained, sites) and not _repeats_differ(trained, before):
+        message = (
+            "New runs repeat others with different outputs, but the noise that was found is kept; "
+            "call update of the emulator to find it again."
+        )
+        warn(message, DataWarning)
+
+
+def without_twins(trained: Sequence[Trained], sites: SiteData) -> list[Trained]:
+    """Those without the ones of `without_noise`, once repeated runs differ."""
+    if not _repeats_differ(trained, sites):
+        return list(trained)
+    return [each for each in trained if not _is_twin(each.structure)]
+
+
+def _is_twin(structure: Structure) -> bool:
+    (*hidden, last), may_have_noise = (
+        structure.network.layers,
+        isinstance(structure.observation, PerhapsNoise),
+    )
+    return may_have_noise and not hidden and not last.free_nugget
+
+
+def _repeats_differ(trained: Sequence[Trained], sites: SiteData) -> bool:
+    return trained[0].structure.observation.repeats_differ(sites.observed)
 
 
 def _found_noise(trained: Trained) -> bool:
@@ -230,7 +257,8 @@ def _interpolating(structure: PlainGP) -> PlainGP:
     network = dataclasses.replace(structure.network, layers=(fixed,))
     smallest = np.full_like(np.asarray(start.log_nugget), np.log(SMALLEST_NUGGET))
     params = dataclasses.replace(start, log_nugget=smallest)
-    return PlainGP(f"{structure.label}, no noise", network, (params,), structure.n_folds)
+    label = f"{structure.label}, smallest nugget"
+    return PlainGP(label, network, (params,), structure.n_folds)
 
 
 def layers_in_words(depth: int) -> str:

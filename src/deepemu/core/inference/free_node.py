@@ -1,5 +1,6 @@
 """The free parameters of a node, and its log posterior density as a function of them."""
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -12,9 +13,9 @@ from deepemu.core.model.priors import Geometry, Prior
 from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites
 from deepemu.core.nodes.solver import Solver
 
-# Logarithms of 1e-3 … 1e3 and 1e-8 … 1e2.
+# Logarithms of about 1e-3 … 1e3, and of 1e-8 … 1e2.
 LENGTHSCALE_BOUNDS = (-6.9, 6.9)
-NUGGET_BOUNDS = (-18.4, 4.6)
+NUGGET_BOUNDS = (math.log(1e-8), math.log(1e2))
 
 
 @dataclass(frozen=True)

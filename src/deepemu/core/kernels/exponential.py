@@ -1,6 +1,9 @@
 """The exponential of a kernel, in a form that compilers vectorise."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +17,29 @@ _DEGREE = 12
 _LARGEST = 708.0  # exp(-708) is the last normal number
 
 
-@jax.custom_jvp
+_DIFFERENTIABLE = ContextVar("differentiable", default=False)
+
+
+@contextmanager
+def differentiable() -> Iterator[None]:
+    """What is traced inside has derivatives of any order, in loops and in both modes.
+
+    `jax.custom_jvp` has not: JAX drops its rule where it linearises a loop.
+    """
+    token = _DIFFERENTIABLE.set(True)
+    try:
+        yield
+    finally:
+        _DIFFERENTIABLE.reset(token)
+
+
 def exp_negative(exponent: Array) -> Array:
+    """exp(-e), or zero where it is not a normal number."""
+    return jnp.exp(-exponent) if _DIFFERENTIABLE.get() else _vectorised(exponent)
+
+
+@jax.custom_jvp
+def _vectorised(exponent: Array) -> Array:
     """exp(-e) for e > -700, with relative error below 5e-16; zero for e > 708.
 
     exp(-e) = 2^k exp(r) with k whole and |r| <= log(2)/2, where exp(r) is its Taylor polynomial.
@@ -33,8 +57,7 @@ def exp_negative(exponent: Array) -> Array:
     return jnp.where(exponent <= _LARGEST, small, jnp.minimum(exponent, 0.0))  # zero, or NaN
 
 
-@exp_negative.defjvp
-def _slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
-    """d exp(-e) = -exp(-e) de; JAX takes the derivative of a shuffle of bits for zero."""
-    value = exp_negative(*primals)
-    return value, -value * tangents[0]
+@_vectorised.defjvp
+def _no_slope(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    """JAX would take the derivative of a shuffle of bits for zero."""
+    raise TypeError("this exponential has no derivative; trace it inside `differentiable`")

@@ -17,8 +17,8 @@ from deepemu.core.kernels.half_line import dot, half_moments
 
 Parts = tuple[Array, Array]
 """(factor, exponent), standing for factor * exp(-exponent); a factor of one may be a scalar."""
-Slopes = tuple[Array, Array]
-"""First and second derivative of a function, relative to the function."""
+Slopes = tuple[Array, Array, Array]
+"""First, second and third derivative of a function, relative to the function."""
 
 
 NAMES = ("squared_exponential", "matern52", "matern32")
@@ -36,7 +36,7 @@ class Kernel(Protocol):
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
 
-    at_zero: ClassVar[tuple[float, float] | None]
+    derivatives_at_zero: ClassVar[tuple[float, float] | None] = None
     """-k''(0) and k''''(0), if k has four derivatives."""
 
     def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
@@ -48,7 +48,7 @@ class Kernel(Protocol):
 class SquaredExponential(Kernel):
     """k(r) = exp(-r^2)."""
 
-    at_zero: ClassVar[tuple[float, float] | None] = (2.0, 12.0)
+    derivatives_at_zero: ClassVar[tuple[float, float] | None] = (2.0, 12.0)
 
     def correlation(self, r: Array) -> Parts:
         """k = exp(-r^2)."""
@@ -65,10 +65,11 @@ class SquaredExponential(Kernel):
         return jnp.broadcast_to(spread**-0.5, exponent.shape), exponent
 
     def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
-        """I'/I = -2 delta / (1 + 2v) and I''/I = (I'/I)^2 - 2 / (1 + 2v)."""
-        spread = 1.0 + 2.0 * var
-        slope = -2.0 * delta / spread
-        return self.expectation(delta, var), (slope, slope**2 - 2.0 / spread)
+        """With s = I'/I = -2 delta / (1 + 2v) and c = 2 / (1 + 2v): s, s^2 - c, s^3 - 3cs."""
+        curvature = 2.0 / (1.0 + 2.0 * var)
+        slope = -curvature * delta
+        second, third = slope**2 - curvature, slope * (slope**2 - 3.0 * curvature)
+        return self.expectation(delta, var), (slope, second, third)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Matern52(Matern):
 
     rate: ClassVar[float] = math.sqrt(5.0)
     degree: ClassVar[int] = 2
-    at_zero: ClassVar[tuple[float, float] | None] = (5.0 / 3.0, 25.0)
+    derivatives_at_zero: ClassVar[tuple[float, float] | None] = (5.0 / 3.0, 25.0)
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 (1 + a|r|) / (3 p(|r|))."""
@@ -119,15 +120,18 @@ class Matern52(Matern):
         return (5.0 / 3.0) * t**2 * (1.0 + self.rate * t) / self.taylor(t)[0]
 
     def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
-        """I' and I'' are E[k'] and E[k''], where k'(t) = -(5/3) t (1 + at) exp(-at) for t > 0, an
-        odd function, and k''(t) = -(5/3) (1 + at - 5 t^2) exp(-at), an even one."""
+        """Expectations of the derivatives of k, which are odd, even and odd functions: for t > 0
+
+        -(5/3) exp(-at) times t (1 + at), 1 + at - 5 t^2 and 5 t (at - 3).
+        """
         both = self._on_both_sides(delta, var)
         value = jnp.sum(dot(self.coefficients(), both), axis=0)
-        right, left = dot((1.0, self.rate), both[1:])
-        curvature = jnp.sum(dot((1.0, self.rate, -5.0), both), axis=0)
         # Where all of them underflow, nothing is left to be differentiated.
         relative = -(5.0 / 3.0) / jnp.where(value > 0.0, value, jnp.inf)
-        return (value, jnp.zeros_like(value)), (relative * (right - left), relative * curvature)
+        odd = lambda sides: relative * (sides[0] - sides[1])  # noqa: E731
+        first, third = (odd(dot(p, both[1:])) for p in ((1.0, self.rate), (-15.0, 5.0 * self.rate)))
+        second = relative * jnp.sum(dot((1.0, self.rate, -5.0), both), axis=0)
+        return (value, jnp.zeros_like(value)), (first, second, third)
 
     def coefficients(self) -> tuple[float, ...]:
         """p(t) = 1 + at + (5/3) t^2."""
@@ -156,7 +160,6 @@ class Matern32(Matern):
 
     rate: ClassVar[float] = math.sqrt(3.0)
     degree: ClassVar[int] = 1
-    at_zero: ClassVar[tuple[float, float] | None] = None
 
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = a^2 r^2 / (1 + a|r|)."""

@@ -43,7 +43,7 @@ def expectation_matrix(kernel: Kernel, delta: Array, var: Array) -> Array:
 
 
 def expectation_and_slopes(kernel: Kernel, delta: Array, var: Array) -> tuple[Array, Slopes]:
-    """I (n, m) as above, and its first and second derivatives in each delta (D, n, m), relative."""
+    """I (n, m) as above, and its derivatives in each delta (D, n, m), relative to it."""
     of_column = lambda column: kernel.expectation_and_slopes(*column)  # noqa: E731
     (factors, exponents), slopes = jax.lax.map(of_column, (delta, var))
     return combine(jnp.prod(factors, axis=0), jnp.sum(exponents, axis=0)), slopes

@@ -20,7 +20,7 @@ from deepemu.core.nodes.node import Node
 
 def applies(kernel: Kernel) -> bool:
     """Whether the kernel has the derivatives that the bound on the remainder needs."""
-    return kernel.at_zero is not None
+    return kernel.derivatives_at_zero is not None
 
 
 def moments(
@@ -28,30 +28,50 @@ def moments(
 ) -> tuple[Array, Array, Array]:
     """Mean, variance and its error (m,), at delta (D, n, m), var (D, 1, m) and factors (n, m).
 
-    g_0 is E[r], that of degree one in column d is √v_d ∂_d g_0, and those of degree two are
-    √(v_d v_e) ∂_d ∂_e g_0, or v_d ∂_d² g_0 / √2.
+    g_0 is E[r]. With D_d = √v_d ∂_d, that of degree one in column d is D_d g_0, those of degree two
+    are D_d D_e g_0 or D_d² g_0 / √2, and of degree three D_d² D_e g_0 / √2 or D_d³ g_0 / √6. (Three
+    different columns are left out of the error.)
     """
     var = jnp.maximum(var, SMALLEST_VARIANCE)
-    expected, (first, second) = products.expectation_and_slopes(node.kernel, delta, var)
-    centre, slopes, curvatures = expected * factor, jnp.sqrt(var) * first, var * second
-    mean, is_column = alpha @ centre, jnp.eye(len(var), dtype=bool)
+    expected, derivatives = products.expectation_and_slopes(node.kernel, delta, var)
+    powers = zip((0.5, 1.0, 1.5), derivatives, strict=True)
+    first, second, third = (var**power * relative for power, relative in powers)
+    centre, is_column = expected * factor, jnp.eye(len(var), dtype=bool)
 
-    def along(column: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-        """The column's terms: |L⁻¹g_d|², (αᵀg_d)², and αᵀg_de of all e (D, m), √2 αᵀg_dd of d."""
-        slope, curvature, is_own = column
-        vectors = slope * centre
-        across = jnp.einsum("n,nm,enm->em", alpha, vectors, slopes)
-        own = alpha @ (curvature * centre)
-        mixed = jnp.where(is_own[:, None], own[None], across)
-        return linalg.squared_norms(root, vectors), (alpha @ vectors) ** 2, mixed
+    def along(column: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        """Of column d: |L⁻¹g_d|², αᵀD_d g_0, and αᵀD_d D_e g_0 and αᵀD_d² D_e g_0 for all e."""
+        one, two, three, is_own = column
+        vectors = one * centre
+        pairs, triples = (
+            jnp.where(
+                is_own[:, None], alpha @ (own * centre), _with_each(alpha, of * centre, first)
+            )
+            for of, own in ((one, two), (two, three))
+        )
+        return linalg.squared_norms(root, vectors), alpha @ vectors, pairs, triples
 
-    explained, linear, mixed = jax.lax.map(along, (slopes, curvatures, is_column))
+    explained, single, pairs, triples = jax.lax.map(along, (first, second, third, is_column))
     left = 1.0 + node.nugget - linalg.squared_norms(root, centre) - jnp.sum(explained, axis=0)
-    # Both orders of two columns are in the sum, and twice the square of one column's term.
-    of_mean = jnp.sum(linear, axis=0), 0.5 * jnp.sum(mixed**2, axis=(0, 1))
-    total = node.scale * jnp.maximum(left, node.nugget) + sum(of_mean)
-    error = node.scale * remainder(node.kernel, var[:, 0]) + _next(node.kernel, var[:, 0], *of_mean)
-    return mean, total, error
+    linear, quadratic, cubic = _variances_of_mean(single, pairs, triples, is_column)
+    total = node.scale * jnp.maximum(left, node.nugget) + linear + quadratic
+    beyond = jnp.maximum(cubic, _extrapolated(node.kernel, var[:, 0], linear, quadratic))
+    return alpha @ centre, total, node.scale * remainder(node.kernel, var[:, 0]) + SAFETY * beyond
+
+
+def _with_each(alpha: Array, vectors: Array, first: Array) -> Array:
+    """αᵀ(g ∘ first_e) of all columns e, (D, m)."""
+    return jnp.einsum("n,nm,enm->em", alpha, vectors, first)
+
+
+def _variances_of_mean(
+    single: Array, pairs: Array, triples: Array, is_column: Array
+) -> tuple[Array, Array, Array]:
+    """The terms (αᵀg_β)² of degrees one, two and three, (m,) each, given (D, m), (D, D, m) and
+    (D, D, m). Both orders of two columns are among the pairs."""
+    of_triples = jnp.where(is_column[:, :, None], 1.0 / 6.0, 0.5)
+    every = (single**2)[None], 0.5 * pairs**2, of_triples * triples**2
+    linear, quadratic, cubic = (jnp.sum(each, axis=(0, 1)) for each in every)
+    return linear, quadratic, cubic
 
 
 def remainder(kernel: Kernel, var: Array) -> Array:
@@ -63,20 +83,14 @@ def remainder(kernel: Kernel, var: Array) -> Array:
     degree two and more. Second derivatives have squared norms of k''''(0) in one column and of
     k''(0)² in two.
     """
-    second, fourth = _at_zero(kernel)
+    second, fourth = kernel.derivatives_at_zero  # type: ignore[misc]
     of_one, of_two = jnp.sum(var**2, axis=0), jnp.sum(var, axis=0) ** 2
     return 0.5 * ((fourth - second**2) * of_one + second**2 * of_two)
 
 
-def _next(kernel: Kernel, var: Array, linear: Array, quadratic: Array) -> Array:
+def _extrapolated(kernel: Kernel, var: Array, linear: Array, quadratic: Array) -> Array:
     """The terms of degree three of the mean's variance, had they the ratio of those before them,
     which is taken to be at least that of a draw from the prior."""
-    second, fourth = _at_zero(kernel)
+    second, fourth = kernel.derivatives_at_zero  # type: ignore[misc]
     least = 0.5 * fourth / second * jnp.sum(var, axis=0) * linear
-    return SAFETY * jnp.maximum(quadratic, least) ** 2 / jnp.maximum(linear, TINY)
-
-
-def _at_zero(kernel: Kernel) -> tuple[float, float]:
-    if kernel.at_zero is None:
-        raise TypeError("the expansion needs a kernel with four derivatives")
-    return kernel.at_zero
+    return jnp.maximum(quadratic, least) ** 2 / jnp.maximum(linear, TINY)
