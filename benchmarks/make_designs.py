@@ -234,6 +234,37 @@ def american() -> Function:
     return on_unit_cube(rowwise(american_put), lower, upper)
 
 
+# --- simulators with numerical noise -------------------------------------------------------------
+
+
+def lotka() -> Function:
+    """log of the prey after ten years, by SciPy's solver with a relative tolerance of 1e-3.
+
+    Over the four rates of the Lotka-Volterra equations and both starting populations.
+    """
+    from scipy.integrate import solve_ivp
+
+    def log_prey(a: float, b: float, c: float, d: float, prey: float, hunters: float) -> float:
+        rates = lambda t, z: (a * z[0] - b * z[0] * z[1], d * z[0] * z[1] - c * z[1])  # noqa: E731
+        found = solve_ivp(rates, (0.0, 10.0), (prey, hunters), rtol=1e-3, atol=1e-6)
+        return float(np.log(found.y[0, -1]))
+
+    lower, upper = (0.6, 0.5, 0.7, 0.3, 0.8, 0.6), (1.0, 0.8, 1.1, 0.5, 1.4, 1.2)
+    return on_unit_cube(rowwise(log_prey), lower, upper)
+
+
+def rounded() -> Function:
+    """The flow through a borehole, as a meter with marks every two cubic metres shows it."""
+    flow = literature_function("Borehole")()
+    return lambda X: 2.0 * np.round(flow(X) / 2.0)
+
+
+def tabulated() -> Function:
+    """The cycle time of a piston, from a table with forty steps along each input."""
+    cycle_time = literature_function("Piston")()
+    return lambda X: cycle_time(np.round(40.0 * X) / 40.0)
+
+
 # --- the collection ------------------------------------------------------------------------------
 
 
@@ -271,6 +302,9 @@ SOURCES = {
     "nitricoxide": Source("cantera", 100, nitric_oxide),
     "barrier": Source("QuantLib", 100, barrier),
     "american": Source("QuantLib", 100, american),
+    "lotka": Source("scipy", 100, lotka),
+    "rounded": Source("uqtestfuns", 100, rounded),
+    "tabulated": Source("uqtestfuns", 100, tabulated),
 }
 
 

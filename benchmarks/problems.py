@@ -224,6 +224,9 @@ SIMULATOR_PROBLEMS = {
     "nitricoxide": Problem(None, 3),
     "barrier": Problem(None, 5),
     "american": Problem(None, 5),
+    "lotka": Problem(None, 6),
+    "rounded": Problem(None, 8),
+    "tabulated": Problem(None, 7),
 }
 PROBLEMS = PAPER_PROBLEMS | SIMULATOR_PROBLEMS
 PAPER, SIMULATORS = tuple(PAPER_PROBLEMS), tuple(SIMULATOR_PROBLEMS)

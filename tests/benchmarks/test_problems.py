@@ -347,6 +347,20 @@ def test_lean_flames_make_the_nitric_oxide(index):
 
 
 @each_stored_design
+def test_a_meter_with_few_marks_rounds(index):
+    _, y = stored_runs("rounded", index)
+    assert np.all(y % 2.0 == 0.0) and len(np.unique(y)) > 20
+
+
+def test_a_loose_solver_has_errors_that_jump():
+    """Where the number of its steps changes; a smooth curve has small third differences."""
+    X = np.full((400, 6), 0.5)
+    X[:, 0] = np.linspace(0.0, 1.0, 400)
+    bends = np.abs(np.diff(make_designs.lotka()(X), 3))
+    assert bends.max() > 50 * np.median(bends)
+
+
+@each_stored_design
 @pytest.mark.parametrize("name", problems.SIMULATORS)
 def test_stored_runs_can_be_repeated(name, index):
     source = make_designs.SOURCES[name]
