@@ -310,6 +310,13 @@ def test_with_four_chains_nothing_is_added(monkeypatch):
     assert ran == [*PLAIN, *TWO, (3, 4, 2, "matern52")]
 
 
+def test_depth_that_loses_on_few_rows_goes_on_if_it_has_the_weight(monkeypatch):
+    gain = race_module.stacking.Gain(-3.0, 0.1)
+    monkeypatch.setattr(race_module.stacking, "gain", lambda *_: gain)
+    ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1}, max_depth=2)
+    assert [each[:2] for each in ran][2:] == [(2, 4), (2, 4), (2, 2)]
+
+
 # --- effort and time ----------------------------------------------------------------------------
 
 

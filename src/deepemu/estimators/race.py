@@ -75,7 +75,7 @@ class Race:
             return
         kernels = list(KERNELS) if effort.both_kernels else [self._kernel_of_the_best_plain()]
         self._add([self._deep(2, kernel, N_FOLDS) for kernel in kernels])
-        if self._has_ended or self._gains_by_depth("two layers over one").is_clear_loss:
+        if self._has_ended or self._depth_has_lost():
             return
         width, kernels = self._pruned_width(), self._kernels_in_play(kernels)
         n_more = effort.n_chains - N_FOLDS
@@ -141,6 +141,19 @@ class Race:
 
     def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None = None) -> DeepGP:
         return self._rules.deep(depth, kernel, n_chains, width)
+
+    def _depth_has_lost(self) -> bool:
+        """Whether deep structures predict clearly worse, and have little of the weight: a few rows
+        of four chains may be far off where their mixture is not."""
+        lost = self._gains_by_depth("two layers over one").is_clear_loss
+        return lost and self._weight_of_deep() < 0.5
+
+    def _weight_of_deep(self) -> float:
+        weights = stacking.stack(self.trained, self._judged).weights
+        of_structures = stacking.by_structure(self.trained, weights)
+        return sum(
+            float(of.sum()) for each, of in of_structures if each.structure.network.depth > 1
+        )
 
     def _gains_by_depth(self, what: str) -> Gain:
         deep = [each for each in self.trained if each.structure.network.depth > 1]
