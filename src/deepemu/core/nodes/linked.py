@@ -177,7 +177,7 @@ def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
     final."""
     if n_uncertain == 0:
         return (AtKnownInputs(),)
-    by_expansion = (ByExpansion(),) if expansion.applies(kernel) else ()
+    by_expansion = (ByExpansion(),) if expansion.applies(kernel, n_uncertain) else ()
     by_cubature = map(ByCubature, cubature.rules(n_uncertain))
     return (*by_expansion, *by_cubature, *map(ByPairs, pairs.of(kernel)))
 
