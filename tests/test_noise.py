@@ -130,7 +130,7 @@ def test_processes_that_found_noise_compete_with_others_without():
     settings = {"max_depth": 1}
     assert labels(Emulator(**settings).fit(WAVY, wave(0.0))) == plain
     noisy = Emulator(**settings).fit(WAVY, wave(0.3))
-    assert labels(noisy) == [*plain, *(f"{each}, smallest nugget" for each in plain)]
+    assert labels(noisy) == [*plain, *(f"{each}, 1e-8" for each in plain)]
     nuggets = [each.chains[0].params[0].log_nugget for each in noisy.posterior_.structures]
     np.testing.assert_allclose(np.exp(nuggets[2:]), 1e-8)
     assert noisy.weights_[:2].sum() > 0.8, "held-out runs see the noise"

@@ -257,7 +257,7 @@ def _interpolating(structure: PlainGP) -> PlainGP:
     network = dataclasses.replace(structure.network, layers=(fixed,))
     smallest = np.full_like(np.asarray(start.log_nugget), np.log(SMALLEST_NUGGET))
     params = dataclasses.replace(start, log_nugget=smallest)
-    label = f"{structure.label}, smallest nugget"
+    label = f"{structure.label}, {SMALLEST_NUGGET:.0e}".replace("e-0", "e-")
     return PlainGP(label, network, (params,), structure.n_folds)
 
 
