@@ -57,6 +57,8 @@ def stretched(
     found: Components, observation: Observation, units: Units, stretch: np.ndarray
 ) -> Components:
     """Components after a stretch (q,) of the mixture about its mean, as the model defines it."""
+    if np.all(stretch == 1.0):
+        return found
     latents = observation.stretched_mixture(found.mixture, stretch).latents
     return Components(latents, observation.output_moments(latents, units), found.weights)
 

@@ -42,7 +42,7 @@ from deepemu.posterior.mixtures import Bands, Members, Moments, moments_in_user_
 from deepemu.posterior.stacking import Stacked
 from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
-from deepemu.runtime.trees import joined, row
+from deepemu.runtime.trees import freeze, joined, row
 from deepemu.training.chains import Trained
 from deepemu.training.structures import conditioned_on, warn_of_new_spread
 
@@ -74,10 +74,7 @@ class Posterior:
         held = runs.x, runs.y, runs.scale.low, runs.scale.span, sites.x, sites.units
         held_out = stacked.weights, stacked.stretch, stacked.held_out
         trained = [(each.imputed, each.trace) for each in self.structures]
-        every = held, sites.site_of_row, sites.observed, held_out, trained
-        for leaf in jax.tree.leaves(every):
-            if isinstance(leaf, np.ndarray):
-                leaf.setflags(write=False)
+        freeze((held, sites.site_of_row, sites.observed, held_out, trained))
 
     def on(self, machine: Machine) -> "Posterior":
         """The same on another device, or with other threads."""
@@ -391,15 +388,11 @@ class Posterior:
 
     def _components(self, x: np.ndarray, std: np.ndarray | None = None) -> Components:
         """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
-        stretch = self.stacked.stretch
-        as_it_is = bool(np.all(stretch == 1.0))
+        units, stretch = self.runs.sites.units, self.stacked.stretch
         if std is None or not np.any(std):
-            found = components.components_at(self._chains, self.runs.sites.units, x)
-            units = self.runs.sites.units
-            return (
-                found if as_it_is else components.stretched(found, self.observation, units, stretch)
-            )
-        if as_it_is and components.has_closed_form(self._chains):
+            found = components.components_at(self._chains, units, x)
+            return components.stretched(found, self.observation, units, stretch)
+        if np.all(stretch == 1.0) and components.has_closed_form(self._chains):
             return components.in_closed_form(self._chains, x, std)
         return components.by_cubature(self._components, x, std)
 

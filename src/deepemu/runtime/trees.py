@@ -50,6 +50,13 @@ def to_numpy(tree: T) -> T:
     return jax.tree.map(np.asarray, tree)
 
 
+def freeze(tree: Any) -> None:
+    """Nobody may write to the arrays any more."""
+    for leaf in jax.tree.leaves(tree):
+        if isinstance(leaf, np.ndarray):
+            leaf.setflags(write=False)
+
+
 def joined(pieces: Sequence[T], axis: int = 0) -> T:
     """Equal trees, joined leaf by leaf along an axis that they have."""
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)

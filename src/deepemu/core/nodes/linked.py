@@ -80,9 +80,8 @@ class Scheme(Protocol):
         """At delta (D, n, m), var (D, 1, m) and factors (n, m)."""
 
 
-@dataclass(frozen=True)
-class ByExpansion(Scheme):
-    """To first order in the spread of nearly known inputs, which loses no digits."""
+class ByProducts(Scheme):
+    """By products with L⁻¹, which lose no digits."""
 
     @property
     def cheap_to_read(self) -> bool:
@@ -90,6 +89,11 @@ class ByExpansion(Scheme):
 
     def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
         return link.root
+
+
+@dataclass(frozen=True)
+class ByExpansion(ByProducts):
+    """To first order in the spread of nearly known inputs."""
 
     def expected(
         self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
@@ -99,17 +103,10 @@ class ByExpansion(Scheme):
 
 
 @dataclass(frozen=True)
-class ByCubature(Scheme):
-    """An expectation over the inputs by a rule of a few points, which loses no digits."""
+class ByCubature(ByProducts):
+    """An expectation over the inputs by a rule of a few points."""
 
     rule: Rule
-
-    @property
-    def cheap_to_read(self) -> bool:
-        return True
-
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
-        return link.root
 
     def expected(
         self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
@@ -154,15 +151,8 @@ class ByPairs(Scheme):
 
 
 @dataclass(frozen=True)
-class AtKnownInputs(Scheme):
+class AtKnownInputs(ByProducts):
     """For a node that reads known columns only: the sums have no expectations."""
-
-    @property
-    def cheap_to_read(self) -> bool:
-        return True
-
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
-        return link.root
 
     def expected(
         self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
