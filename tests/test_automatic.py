@@ -347,8 +347,9 @@ def test_time_that_is_left_is_used_for_more_chains(monkeypatch):
     assert deep == [(2, 4), (2, 4), (2, 2), (3, 4), (2, 4), (3, 4), (2, 4)]
 
 
-def test_nothing_is_begun_after_the_time(monkeypatch):
-    ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1, 3: 0.1}, time_limit=1e-9)
+@pytest.mark.parametrize("effort", ["default", "quick"])
+def test_nothing_is_begun_after_the_time(monkeypatch, effort):
+    ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1, 3: 0.1}, time_limit=1e-9, effort=effort)
     assert [each[:2] for each in ran] == [(1, 1)], "one is better than none"
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepemu.core.ensemble import Imputed
+from deepemu.core.kernels import families
 from deepemu.data.sites import SiteData
 from deepemu.estimators.base import child_seed
 from deepemu.posterior import stacking
@@ -71,7 +72,7 @@ class Race:
         effort = self._rules.effort
         self._add(plain)
         self._add(without_noise(self.trained, self._sites))
-        if effort.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
+        if self._has_ended or effort.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
             return
         kernels = list(KERNELS) if effort.both_kernels else [self._kernel_of_the_best_plain()]
         self._add([self._deep(2, kernel, N_FOLDS) for kernel in kernels])
@@ -165,8 +166,8 @@ class Race:
     def _kernel_of_the_best_plain(self) -> str:
         """The kernel whose plain processes predict held-out runs better."""
         first, second = (
-            [each for each in self.trained if each.structure.label.startswith(f"GP, {words(name)}")]
-            for name in KERNELS
+            [each for each in self.trained if each.structure.network.layers[0].kernel == kernel]
+            for kernel in map(families.by_name, KERNELS)
         )
         found = stacking.gain(first, second, self._judged)
         self.decisions.append(_gain_in_words(f"plain {words(KERNELS[0])}", KERNELS[1], found))

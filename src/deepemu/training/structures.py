@@ -144,7 +144,7 @@ def _with_new_sites(before: Trained, sites: SiteData, n_old: int) -> HeldOut | N
 STARTING_NUGGET = 1e-3
 KERNELS = ("matern52", "squared_exponential")
 # Nugget of the plain GPs beside a deep network, where nuggets are for numerical stability only.
-NUGGET_OF_ONE_LAYER = 1e-8
+NUGGET_OF_ONE_LAYER = SMALLEST_NUGGET
 NOTHING_FOUND = 1.5 * SMALLEST_NUGGET
 
 
