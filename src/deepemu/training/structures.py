@@ -228,10 +228,9 @@ def without_twins(trained: Sequence[Trained], sites: SiteData) -> list[Trained]:
 
 
 def _is_twin(structure: Structure) -> bool:
-    (*hidden, last), may_have_noise = (
-        structure.network.layers,
-        isinstance(structure.observation, PerhapsNoise),
-    )
+    """A plain process without noise among those that may have some."""
+    *hidden, last = structure.network.layers
+    may_have_noise = isinstance(structure.observation, PerhapsNoise)
     return may_have_noise and not hidden and not last.free_nugget
 
 
