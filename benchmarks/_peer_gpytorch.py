@@ -7,6 +7,8 @@ directions), and the inducing points start at training points. The rest starts a
 
 from __future__ import annotations
 
+from functools import partial
+
 import gpytorch
 import numpy as np
 import torch
@@ -42,17 +44,27 @@ class Layer(DeepGPLayer):
         return MultivariateNormal(self.mean_module(x), self.covar_module(x))
 
 
-class Network(DeepGP):
-    """Two layers and a likelihood of fixed variance."""
+def linear_mean(directions: torch.Tensor) -> Mean:
+    """The linear map that a hidden layer starts as."""
+    n_inputs, n_nodes = directions.shape
+    mean = LinearMean(n_inputs, batch_shape=torch.Size([n_nodes]), bias=True)
+    mean.weights.data = directions.T[..., None].clone()
+    mean.bias.data.zero_()
+    return mean
 
-    def __init__(self, inducing: torch.Tensor, directions: torch.Tensor):
+
+class Network(DeepGP):
+    """Hidden layers of equal width, an output and a likelihood of fixed variance."""
+
+    def __init__(self, n_hidden: int, inducing: torch.Tensor, directions: torch.Tensor):
         super().__init__()
-        n_inputs, n_nodes = directions.shape
-        mean = LinearMean(n_inputs, batch_shape=torch.Size([n_nodes]), bias=True)
-        mean.weights.data = directions.T[..., None].clone()
-        mean.bias.data.zero_()
-        self.hidden = Layer(inducing, mean, n_nodes)
-        self.output = Layer(inducing @ directions, ConstantMean())
+        n_nodes = directions.shape[1]
+        projected, identity = inducing @ directions, torch.eye(n_nodes)
+        inputs = [(inducing, directions), *[(projected, identity)] * (n_hidden - 1)]
+        self.hidden = torch.nn.Sequential(
+            *(Layer(points, linear_mean(along), n_nodes) for points, along in inputs)
+        )
+        self.output = Layer(projected, ConstantMean())
         self.likelihood = gpytorch.likelihoods.GaussianLikelihood(
             noise_constraint=gpytorch.constraints.GreaterThan(NOISE / 10)
         )
@@ -91,11 +103,11 @@ def moments(model: Network, X: np.ndarray) -> Moments:
     return samples.mean.mean(0).numpy(), variance.sqrt().numpy()
 
 
-def fit(X: np.ndarray, y: np.ndarray) -> Predict:
+def fit(n_hidden: int, X: np.ndarray, y: np.ndarray) -> Predict:
     torch.manual_seed(SEED)
     inputs, outputs = torch.as_tensor(X), torch.as_tensor(y)
     inducing = inputs[torch.randperm(len(inputs))[:MOST_INDUCING]]
-    model = Network(inducing, leading_directions(inputs))
+    model = Network(n_hidden, inducing, leading_directions(inputs))
     train(model, inputs, outputs)
     model.eval()
     return lambda X_test: moments(model, X_test)
@@ -104,4 +116,4 @@ def fit(X: np.ndarray, y: np.ndarray) -> Predict:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.set_default_dtype(torch.float64)
-    serve_fits("gpytorch", {"dsvi": fit})
+    serve_fits("gpytorch", {"dsvi": partial(fit, 1), "dsvi-3": partial(fit, 2)})

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import metadata
+from typing import NamedTuple
 
 import numpy as np
 from _speed_jobs import Job, Result, serve, standardised
@@ -17,7 +18,16 @@ from problems import load_design
 SEED = 0
 
 Moments = tuple[np.ndarray, np.ndarray]  # mean and standard deviation, one each for a point
-Predict = Callable[[np.ndarray], Moments]
+
+
+class Quantiles(NamedTuple):
+    """Predictions that are not normal: quantiles (levels, points)."""
+
+    levels: np.ndarray
+    values: np.ndarray
+
+
+Predict = Callable[[np.ndarray], Moments | Quantiles]
 Fit = Callable[[np.ndarray, np.ndarray], Predict]
 
 
@@ -28,16 +38,24 @@ def answer(fit: Fit, package: str, job: Job) -> Result:
     """
     data = load_design(job["problem"], job["design"])
     predict, fit_s, fit_cpu_s = timed(lambda: fit(data.X, standardised(data.y)))
-    (mean, std), predict_s, predict_cpu_s = timed(lambda: predict(data.X_test))
+    found, predict_s, predict_cpu_s = timed(lambda: predict(data.X_test))
     return {
-        "mean": (data.y.mean() + data.y.std() * mean).tolist(),
-        "std": (data.y.std() * std).tolist(),
+        **in_units(found, data.y.mean(), data.y.std()),
         "fit_s": fit_s,
         "predict_s": predict_s,
         "fit_cpu_s": fit_cpu_s,
         "predict_cpu_s": predict_cpu_s,
         "version": f"{package} {metadata.version(package)}",
     }
+
+
+def in_units(found: Moments | Quantiles, shift: float, size: float) -> Result:
+    """Mean and standard deviation, or levels and quantiles, in the units of the outputs."""
+    if isinstance(found, Quantiles):
+        values = shift + size * found.values
+        return {"levels": found.levels.tolist(), "quantiles": values.tolist()}
+    mean, std = found
+    return {"mean": (shift + size * mean).tolist(), "std": (size * std).tolist()}
 
 
 def serve_fits(package: str, fits: dict[str, Fit]) -> None:

@@ -3,9 +3,10 @@
     python benchmarks/peers.py --methods sklearn-matern dsvi --designs 0 1 2 --json peers.json
 
 Methods: ``dgpsi-si-ic`` is dgpsi's deep GP with its defaults and ``dgpsi-gp`` its GP with the
-reference prior; ``dsvi`` is GPyTorch's deep GP by variational inference; ``sklearn-matern`` and
-``sklearn-rbf`` are scikit-learn's GP. Each run is a process of one thread, in the interpreter that
-has the package.
+reference prior; ``dsvi`` and ``dsvi-3`` are GPyTorch's deep GP of two and three layers by
+variational inference; ``sklearn-matern`` and ``sklearn-rbf`` are scikit-learn's GP; ``forest``,
+``boosting`` and ``quantile-boosting`` its trees (``_peer_trees``). Each run is a process of one
+thread, in the interpreter that has the package.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ PACKAGES = {
     "dgpsi-gp": "dgpsi",
     "dgpsi-si-ic": "dgpsi",
     "dsvi": "gpytorch",
+    "dsvi-3": "gpytorch",
+    "forest": "trees",
+    "boosting": "trees",
+    "quantile-boosting": "trees",
 }
-PREDICTIONS = ("mean", "std")
+PREDICTIONS = ("mean", "std", "levels", "quantiles")
 
 Record = dict[str, Any]
 
@@ -59,6 +64,7 @@ def planned_runs(args: argparse.Namespace) -> list[Run]:
 def interpreters(args: argparse.Namespace) -> dict[str, str | None]:
     return {
         "sklearn": sys.executable,
+        "trees": sys.executable,
         "dgpsi": args.dgpsi_python,
         "gpytorch": args.gpytorch_python,
     }
@@ -98,18 +104,46 @@ def last_line(text: str) -> str:
 
 def record_of(run: Run, answer: Record) -> Record:
     """The scores of the predictions in the answer, and everything else it holds."""
-    from deepemu.diagnostics import scores
     from deepemu.errors import InputError
 
     if "error" in answer:
         return {**run._asdict(), **answer}
     observed = load_design(run.problem, run.design).y_test
     try:
-        values = scores(observed, *(np.array(answer[name]) for name in PREDICTIONS))
+        values = scores_of(observed, answer)
     except InputError as error:
         return {**run._asdict(), "error": f"the predictions have no score: {error}"}
     others = {name: value for name, value in answer.items() if name not in PREDICTIONS}
     return {**run._asdict(), **values, **others}
+
+
+def scores_of(observed: np.ndarray, answer: Record) -> Record:
+    """Scores of a normal prediction, or of one by quantiles."""
+    from deepemu.diagnostics import scores
+
+    if "quantiles" not in answer:
+        return scores(observed, np.array(answer["mean"]), np.array(answer["std"]))
+    levels, quantiles = np.array(answer["levels"]), np.array(answer["quantiles"])
+    low, high = (quantiles[np.argmin(np.abs(levels - end))] for end in (0.025, 0.975))
+    crps, size = quantile_crps(observed, levels, quantiles), np.ptp(observed)
+    mean = np.trapezoid(quantiles, levels, axis=0) / np.ptp(levels)
+    return {
+        "nrmsep": float(np.sqrt(np.mean((observed - mean) ** 2)) / size),
+        "crps": crps,
+        "normalised_crps": crps / size,
+        "coverage": float(np.mean((low <= observed) & (observed <= high))),
+    }
+
+
+def quantile_crps(y: np.ndarray, levels: np.ndarray, quantiles: np.ndarray) -> float:
+    """The mean of 2 ∫ (1{y ≤ q_τ} − τ) (q_τ − y) dτ by trapezia over the levels, whose ends
+    reach to 0 and 1 (the distribution has no tails beyond its outer quantiles)."""
+    above = quantiles - y[None]
+    loss = ((above >= 0.0) - levels[:, None]) * above
+    ends = ((quantiles[[0, -1]] >= y[None]) - np.array([[0.0], [1.0]])) * above[[0, -1]]
+    at = np.concatenate([[0.0], levels, [1.0]])
+    each = np.trapezoid(np.vstack([ends[:1], loss, ends[1:]]), at, axis=0)
+    return float(2.0 * np.mean(each))
 
 
 def run_of(record: Record) -> Run:

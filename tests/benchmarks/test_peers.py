@@ -3,8 +3,10 @@
 import json
 import math
 import sys
+from statistics import NormalDist
 
 import _peer_jobs
+import _peer_trees
 import numpy as np
 import peers
 import problems
@@ -70,6 +72,48 @@ def test_scores_of_a_peer_process(small_design):
     assert {name: record[name] for name in SECONDS} == SECONDS
     assert peers.run_of(record) == RUN
     assert not {"mean", "std"} & set(record)
+
+
+def test_the_crps_of_quantiles_is_that_of_their_distribution(rng):
+    """Against the closed form of a normal, and of a point."""
+    y, levels = rng.normal(size=50), np.linspace(0.0005, 0.9995, 1000)
+    mean, std = rng.normal(size=50), np.exp(rng.normal(size=50))
+    quantiles = np.array([NormalDist().inv_cdf(level) for level in levels])[:, None] * std + mean
+    expected = np.mean([normal_crps(*each) for each in zip(mean - y, std, strict=True)])
+    assert peers.quantile_crps(y, levels, quantiles) == pytest.approx(expected, rel=2e-3)
+    points = np.repeat(mean[None], 1000, axis=0)
+    distance = np.mean(np.abs(mean - y))
+    assert peers.quantile_crps(y, levels, points) == pytest.approx(distance, rel=1e-6)
+
+
+def test_scores_of_quantiles(small_design):
+    """Medians -1, 1, 3 and 6; the last interval does not hold its output."""
+    quantiles = [[-2.0, 0.0, 1.0, 5.0], [-1.0, 1.0, 3.0, 6.0], [0.0, 2.0, 5.0, 7.0]]
+    answer = {"levels": [0.025, 0.5, 0.975], "quantiles": quantiles, **SECONDS}
+    record = peers.record_of(RUN, peers.answer_of(printing(answer), 60))
+    assert record["coverage"] == 0.75
+    assert record["nrmsep"] == pytest.approx(math.sqrt((1 + 0 + 1 + 16) / 4) / 10)
+    assert not {"levels", "quantiles"} & set(record)
+
+
+@pytest.mark.parametrize("name", ["forest", "boosting"])
+def test_conformal_intervals_of_trees_hold_new_outputs(rng, name, monkeypatch):
+    monkeypatch.setattr(_peer_trees, "N_TREES", 60)
+    monkeypatch.setattr(_peer_trees, "N_BOOSTS", 40)
+    x, noise = rng.random((500, 2)), rng.normal(size=500)
+    y = np.sin(6 * x[:, 0]) + 0.2 * noise
+    found = getattr(_peer_trees, name)(x[:200], y[:200])(x[200:])
+    low, high = (found.values[np.flatnonzero(found.levels == end)[0]] for end in (0.025, 0.975))
+    assert 0.88 < np.mean((low <= y[200:]) & (y[200:] <= high)) < 0.99
+
+
+def test_quantiles_of_boosting_are_in_order(rng, monkeypatch):
+    monkeypatch.setattr(_peer_trees, "N_BOOSTS", 10)
+    x = rng.random((60, 2))
+    found = _peer_trees.quantile_boosting(x, x[:, 0] + 0.1 * rng.normal(size=60))(x[:5])
+    assert np.all(np.diff(found.levels) > 0.0)
+    assert np.all(np.diff(found.values, axis=0) >= 0.0)
+    assert np.ptp(found.values, axis=0).min() > 0.1
 
 
 def test_a_process_that_fails_or_lasts_gives_one_sentence():
