@@ -62,14 +62,12 @@ def test_weights_sum_to_one_and_plain_processes_are_in(fitted):
 def test_predictions_are_the_mixture_of_its_structures(fitted, elsewhere):
     mean, std = fitted.predict(elsewhere, return_std=True)
     posterior, first, second = fitted.posterior_, 0.0, 0.0
-    core, units = posterior.runs.scale.to_core(elsewhere), posterior.runs.sites.units
+    core = posterior.runs.scale.to_core(elsewhere)
     with devices.running(devices.Runtime()):
         for trained, weights in posterior.weights:
             chains = prediction.chains_of(trained.imputed)
-            for weight, found in zip(
-                weights, prediction.predict_chains(chains, core, units), strict=True
-            ):
-                m, v = found.outputs.mean, found.outputs.var
+            for weight, found in zip(weights, prediction.predict_chains(chains, core), strict=True):
+                m, v = found.mean, found.var
                 first = first + weight * m.mean(axis=0)
                 second = second + weight * (v + m**2).mean(axis=0)
     y = posterior.runs.y
@@ -193,17 +191,15 @@ def test_an_update_predicts_new_rows_before_it_adds_them(problem, elsewhere):
     (x, y), new = problem, elsewhere[:4]
     emulator = fit(x, y)
     posterior = emulator.posterior_
-    core, units = posterior.runs.scale.to_core(new), posterior.runs.sites.units
+    core = posterior.runs.scale.to_core(new)
     deep = [each.structure.network.depth > 1 for each in posterior.structures]
     assert any(deep)
     with devices.running(devices.Runtime()):
         before = [
             np.mean(
                 [
-                    found.latents.mean.mean(axis=0)
-                    for found in prediction.predict_chains(
-                        prediction.chains_of(each.imputed), core, units
-                    )
+                    found.mean.mean(axis=0)
+                    for found in prediction.predict_chains(prediction.chains_of(each.imputed), core)
                 ],
                 axis=0,
             )

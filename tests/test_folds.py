@@ -69,7 +69,7 @@ def some(sites, rows):
 
 def predicted(imputed, at):
     """Moments (chains, imputations, m, P) by each imputed network."""
-    return prediction.chain_latents(prediction.chains_of(imputed), at, units_of(1))
+    return prediction.chain_latents(prediction.chains_of(imputed), at)
 
 
 def imputation_of(latents, bracket):

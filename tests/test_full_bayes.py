@@ -76,15 +76,12 @@ def test_prediction_is_the_mixture_over_members(fitted):
     runs, imputed = fitted.posterior_.runs, trained.imputed
     with jax.enable_x64(True):
         alone = [
-            prediction.predict_chains(
-                prediction.chains_of(only(imputed, chain, k)), AT, runs.sites.units
-            )
+            prediction.predict_chains(prediction.chains_of(only(imputed, chain, k)), AT)
             for chain in range(2)
             for k in range(3)
         ]
     means, variances = (
-        np.concatenate([getattr(found.outputs, name) for (found,) in alone])
-        for name in ("mean", "var")
+        np.concatenate([getattr(found, name) for (found,) in alone]) for name in ("mean", "var")
     )
     np.testing.assert_array_equal(runs.scale.to_core(AT), AT)
     mixed = fitted.posterior_.moments(AT)

@@ -6,10 +6,10 @@ from poisson_model import Poisson
 from scipy.stats import norm, poisson
 
 from deepemu import diagnostics
-from deepemu.core.distributions import Gaussian
-from deepemu.core.model.observation import Units
+from deepemu.core.distributions import Gaussian, Mixture
+from deepemu.core.model.observation import Units, stretched_mixture
 from deepemu.observations.gaussian import GaussianNoise
-from deepemu.observations.mixture import Mixture, side_by_side, without_zeros
+from deepemu.observations.mixture import side_by_side, without_zeros
 from deepemu.observations.model import Observation
 from deepemu.posterior import comparison, stacking
 from deepemu.posterior.stacking import Judged
@@ -153,7 +153,7 @@ def test_a_stretched_mixture_has_the_stretched_distribution(rng, c):
     """F_c(y) = F(μ + (y − μ)/c), and CRPS(F_c, y) = c CRPS(F, μ + (y − μ)/c)."""
     found, y = mixture_of(rng, 5, 8), rng.normal(size=(8, 1))
     wide, back = (
-        NORMAL.stretched_mixture(found, np.array([c])),
+        stretched_mixture(NORMAL, found, np.array([c])),
         found.centre + (y - found.centre) / c,
     )
     np.testing.assert_allclose(wide.centre, found.centre, rtol=1e-9, atol=1e-12)
@@ -169,7 +169,7 @@ def stretch_by_grid(y, found):
     """The factor of the least mean CRPS, and the least with 95 % of outputs inside, on a grid."""
     scores, shares, grid = [], [], np.exp(np.linspace(np.log(0.3), np.log(3.0), 461))
     for c in grid:
-        wide = NORMAL.stretched_mixture(found, np.array([c]))
+        wide = stretched_mixture(NORMAL, found, np.array([c]))
         scores.append(np.mean(NORMAL.crps(y, wide, ONE)))
         shares.append(np.mean(comparison.rank_of(y, wide, NORMAL, ONE).inside(0.95)))
     enough = np.flatnonzero(np.array(shares) >= 0.95)
@@ -215,7 +215,7 @@ def test_a_model_that_says_nothing_about_a_stretch_has_none(rng):
     found, y = mixture_of(rng, 3, 5), rng.normal(size=(5, 1))
     model = Poisson()
     np.testing.assert_array_equal(model.stretch(y, found, ONE), 1.0)
-    same = model.stretched_mixture(found, np.array([2.0]))
+    same = stretched_mixture(model, found, np.array([2.0]))
     np.testing.assert_array_equal(same.latents.mean, found.latents.mean)
     drawn = model.stretched_draws(y[None], found.centre, np.array([2.0]))
     np.testing.assert_array_equal(drawn, y[None])

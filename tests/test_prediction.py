@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from deepemu import DGP
+from deepemu.core import predict
 from deepemu.core.distributions import Gaussian
-from deepemu.core.predict import Predicted
+from deepemu.core.nodes.linked import Linked
 from deepemu.ensembles import prediction
 from deepemu.posterior.stacking import Stacked
+from deepemu.runtime import devices
 
 
 @pytest.fixture(scope="module")
@@ -26,15 +28,6 @@ def emulator(problem):
     return DGP(kernel="squared_exponential", width=1, **settings).fit(*problem)
 
 
-def test_chunks_cover_all_rows_in_order():
-    x = np.arange(10.0)[:, None]
-    chunks = prediction._chunks(x, (2, 3))
-    assert [int(n) for _, n in chunks] == [6, 4]
-    assert all(rows.shape == (2, 3, 1) for rows, _ in chunks)
-    np.testing.assert_array_equal(np.concatenate([of.reshape(-1, 1)[:n] for of, n in chunks]), x)
-    assert [int(n) for _, n in prediction._chunks(x[:7], (2, 3))] == [6, 1]
-
-
 def test_predictions_do_not_depend_on_the_size_of_chunks(emulator, problem, rng, monkeypatch):
     at = np.vstack([problem[0][:4], rng.random((7, 2))])
     whole = emulator.predict(at, return_std=True)
@@ -43,26 +36,43 @@ def test_predictions_do_not_depend_on_the_size_of_chunks(emulator, problem, rng,
     np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-6)
 
 
-def test_rows_that_a_level_does_not_suit_go_on_to_the_next(emulator, rng, monkeypatch):
+@pytest.mark.parametrize("blocks", [(64, 16), (2, 2)])
+def test_networks_compute_their_inaccurate_rows_again_at_the_next_level(
+    emulator, rng, monkeypatch, blocks
+):
+    """A row is marked as inaccurate at random, network by network; a level adds its number."""
     at, seen = rng.random((40, 2)), []
-    runs = emulator.posterior_.runs
-    unsuited = {tuple(each) for each in runs.scale.to_core(at)[::3]}
-    at_level = prediction._at_level
+    chain, _ = emulator.posterior_._chains[0]
+    (group,) = chain.groups
+    wanted = rng.integers(0, 3, (6, 40))  # the first level that is accurate, or better than others
+    run = prediction.Group.run
 
-    def partly_unsuited(group, units, level, rows):
-        found = at_level(group, units, 1, rows)
-        seen.append((level, len(rows)))
-        accurate = np.array([level == 2 or tuple(each) not in unsuited for each in rows])
-        shifted = Gaussian(found.outputs.mean + level, found.outputs.var)
-        error = np.full(len(rows), 3.0 - level)
-        return Predicted(found.latents, shifted, error[None], accurate[None])
+    def partly_inaccurate(self, function, method, chunk, *others):
+        found = run(
+            self, function, predict.Method(1 if others[1:] else 0, method.rows), chunk, *others
+        )
+        found = jax.tree.map(np.array, found)
+        rows = others[0].reshape(6, -1) if others[1:] else np.tile(np.arange(1024), (6, 1))
+        level = np.take_along_axis(np.pad(wanted, ((0, 0), (0, 1024 - 40))), rows, 1)
+        seen.append((method.level, int(np.sum(others[-1]))))
+        moments = Gaussian(found.moments.mean + method.level, found.moments.var)
+        error = np.where(level == 2, 2.0 - method.level, 1.0 + method.level)
+        return Linked(moments, error, level <= method.level)
 
-    expected = emulator.predict(at)
+    with devices.running(devices.Runtime()):
+        (plain,) = prediction.predict_chains([chain], at)
+    monkeypatch.setattr(prediction.Group, "run", partly_inaccurate)
+    monkeypatch.setattr(prediction, "CPU_BLOCKS_AGAIN", blocks)
     monkeypatch.setattr(prediction.predict, "n_levels", lambda network: 3)
-    monkeypatch.setattr(prediction, "_at_level", partly_unsuited)
-    shifted = (emulator.predict(at) - expected) / runs.sites.units.size[0]
-    np.testing.assert_allclose(shifted, np.where(np.arange(40) % 3 == 0, 2.0, 0.0), atol=1e-7)
-    assert seen == [(0, 40), (1, 14), (2, 14)] * 3
+    with devices.running(devices.Runtime()):
+        (found,) = prediction.predict_chains([chain], at)
+    assert len(group.members.alpha) == 6
+    # At level one the error is larger than at level zero, unless level two is needed.
+    np.testing.assert_allclose(
+        (found.mean - plain.mean)[..., 0], np.where(wanted == 2, 2.0, 0.0), atol=1e-6
+    )
+    again = [sum(n for level, n in seen if level == k) for k in range(3)]
+    assert again == [40, int(np.sum(wanted > 0)), int(np.sum(wanted > 1))]
 
 
 def test_chains_without_weight_do_not_count(emulator, rng):
@@ -83,12 +93,14 @@ def test_chains_without_weight_do_not_count(emulator, rng):
 
 
 def test_members_go_to_the_device_in_equal_parts(emulator, rng, monkeypatch):
-    at = rng.random((7, 2))
-    together = emulator.predict(at, return_std=True)
-    (group,), *_ = (of.groups for of, _ in emulator.posterior_._chains)
-    one = sum(leaf.nbytes for leaf in jax.tree.leaves(group.members)) // 6
+    at, posterior = rng.random((7, 2)), emulator.posterior_
+    together, chain = posterior.moments(at), posterior._chains[0][0]
+    one = sum(leaf.nbytes for leaf in jax.tree.leaves(chain.groups[0].members)) // 6
     for room, expected in ((0, 1), (one, 1), (5 * one, 3), (6 * one, 6)):
-        monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", room)
-        assert [len(part.alpha) for part in group.parts] == [expected] * (6 // expected)
-    monkeypatch.setitem(prediction.MEMBERS_ROOM, "cpu", 5 * one)
-    np.testing.assert_allclose(emulator.predict(at, return_std=True), together, rtol=1e-9)
+        monkeypatch.setattr(prediction, "MEMBERS_ROOM", room)
+        (again, *_) = prediction.chains_of(chain.imputed)
+        sizes = [len(group.members.alpha) for group in again.groups]
+        assert sizes == [expected] * (6 // expected)
+    monkeypatch.setattr(prediction, "MEMBERS_ROOM", 5 * one)
+    apart = dataclasses.replace(posterior).moments(at)
+    np.testing.assert_allclose([apart.mean, apart.std], [together.mean, together.std], rtol=1e-9)

@@ -8,11 +8,10 @@ import pytest
 from scipy.optimize import minimize
 from scipy.stats import norm
 
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import member_weights
 from deepemu.core.model.observation import Units
 from deepemu.observations.gaussian import GaussianNoise
-from deepemu.observations.mixture import Mixture
 from deepemu.posterior import stacking
 from deepemu.posterior.stacking import Gain, Judged
 from deepemu.training.folds import HeldOut, held_out_sites

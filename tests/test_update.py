@@ -113,10 +113,10 @@ def test_plain_processes_predict_new_rows_of_an_update_before_they_see_them(line
     plain, runs = posterior.structures[1], posterior.runs
     with devices.running(devices.Runtime()):
         (found,) = prediction.predict_chains(
-            prediction.chains_of(plain.imputed), runs.scale.to_core(x[10:]), runs.sites.units
+            prediction.chains_of(plain.imputed), runs.scale.to_core(x[10:])
         )
     old = plain.held_out.latents.mean
     emulator.update(x[10:], y[10:])
     now = emulator.posterior_.structures[1].held_out.latents.mean
-    np.testing.assert_allclose(now[0, 0, 10:], found.latents.mean[0], rtol=1e-9)
+    np.testing.assert_allclose(now[0, 0, 10:], found.mean[0], rtol=1e-9)
     np.testing.assert_array_equal(now[:, :, :10], old)

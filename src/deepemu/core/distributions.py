@@ -1,5 +1,9 @@
 """Gaussian marginals and their mixtures."""
 
+from typing import Any
+
+import jax
+
 from deepemu._types import Array, record
 
 
@@ -24,3 +28,25 @@ def mixture(components: Gaussian, weights: Array) -> Gaussian:
     mean = (weights * components.mean).sum(axis=0)
     spread = components.var + (components.mean - mean[None]) ** 2
     return Gaussian(mean, (weights * spread).sum(axis=0))
+
+
+@record
+class Mixture:
+    """A predictive distribution: moments (K, n, P) of the last layer's nodes by each component, and
+    weights (K, n), which add up to one at each row; of NumPy or of JAX."""
+
+    latents: Gaussian
+    weights: Any
+
+    @property
+    def centre(self) -> Any:
+        """Means (n, P) of the latents: Σ_k w_k μ_k."""
+        return self.averaged(self.latents.mean)
+
+    def at(self, rows: Any) -> "Mixture":
+        """The distribution at some of the rows."""
+        return jax.tree.map(lambda each: each[:, rows], self)
+
+    def averaged(self, each: Any) -> Any:
+        """Σ_k w_k g_k (n, q) of what each component says (K, n, q)."""
+        return (self.weights[..., None] * each).sum(axis=0)

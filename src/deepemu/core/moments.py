@@ -8,10 +8,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from deepemu._types import Array
-from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.kernels.exponential import differentiable
 from deepemu.core.model.network import Data, Network, Params
+from deepemu.core.model.observation import output_moments, stretched_mixture
 from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
 
@@ -31,10 +32,10 @@ def moments(ensemble: Ensemble, x: Array) -> Gaussian:
     parts = [_all_latents(imputed, rows) for imputed in ensemble.structures]
     latents = jax.tree.map(lambda *each: jnp.concatenate(each), *parts)
     of_chains = list(map(member_weights, ensemble.structures, map(jnp.asarray, ensemble.weights)))
-    weights = jnp.concatenate(of_chains)
-    observation, centre = ensemble.structures[0].network.observation, mixture(latents, weights).mean
-    latents = observation.stretched(latents, centre[None], ensemble.stretch[None, None])
-    mixed = mixture(observation.moments(latents, ensemble.units), weights)
+    weights = jnp.repeat(jnp.concatenate(of_chains)[:, None], len(rows), axis=1)
+    observation = ensemble.structures[0].network.observation
+    stretched = stretched_mixture(observation, Mixture(latents, weights), ensemble.stretch)
+    mixed = output_moments(observation, stretched, ensemble.units)
     shift, size = ensemble.units.shift[None], ensemble.units.size[None]
     found = Gaussian(shift + size * mixed.mean, size**2 * mixed.var)
     return found if x.ndim > 1 else jax.tree.map(lambda each: each[0], found)
@@ -69,8 +70,8 @@ Arrays = tuple[Params, Any, Member, Data]
 
 @differentiable()
 def _latents(network: Network, x: Array, arrays: Arrays) -> Gaussian:
-    """Moments (K, m, P) of the last layer by networks of equal parameters, at the first level that
-    is accurate for all of them."""
+    """Moments (K, m, P) of the last layer by networks of equal parameters, each at the first level
+    that is accurate for it."""
     found = _at_level(network, 0, x, arrays)
     for level in range(1, n_levels(network)):
         found = lax.cond(
@@ -120,6 +121,4 @@ def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:
         first = Gaussian(mean, entered.var)
         return propagate(network, method, params, member, prepared, data, x, first)
 
-    found = lax.map(of_member, (members, entered.means))
-    error, accurate = jnp.max(found.error, axis=0), jnp.all(found.accurate, axis=0)
-    return Linked(found.moments, error, accurate)
+    return lax.map(of_member, (members, entered.means))

@@ -20,7 +20,6 @@ from deepemu.core.model.network import (
     layer_nodes,
     layer_parts,
 )
-from deepemu.core.model.observation import Units
 from deepemu.core.nodes import linked
 from deepemu.core.nodes.linked import Inputs, Link, Linked, Scheme
 from deepemu.core.nodes.node import Joint, Node
@@ -93,7 +92,6 @@ class Entered:
 
     means: Array  # (K, ..., P)
     var: Array  # (..., P)
-    spread: Array  # (...,), the largest sum of variances in lengthscales of a node above
 
 
 def enter(
@@ -103,16 +101,7 @@ def enter(
     nodes = layer_nodes(network.layers[0], params[0])
     one = lambda each: network.solver.predict(each[0], each[1], each[2], data.x, x)  # noqa: E731
     moments = lax.map(one, (nodes, conditioned, jnp.swapaxes(alpha, 0, 1)))
-    var = moments.var.T
-    return Entered(jnp.transpose(moments.mean, (1, 2, 0)), var, _spread(network, params, var))
-
-
-def _spread(network: Network, params: Params, var: Array) -> Array:
-    """max_p sum_d v_d / γ_pd² (m,) over the nodes p of the second layer; zero if there is none."""
-    if network.depth == 1 or network.sources(1) != (0,):
-        return jnp.zeros(len(var))
-    inverse = layer_nodes(network.layers[1], params[1]).inverse_lengthscale[:, : var.shape[1]]
-    return jnp.max(var @ (inverse**2).T, axis=1)
+    return Entered(jnp.transpose(moments.mean, (1, 2, 0)), moments.var.T)
 
 
 def propagate(
@@ -186,44 +175,22 @@ def prepare(
     return tuple(of_layer(layer, link) for layer, link in enumerate(member.links, 1))
 
 
-@record
-class Predicted:
-    """At m test points: moments of the last layer's nodes (K, m, P) and of a new output (K, m, q)
-    by each imputation, and (1, m) the largest error of all of them and whether all are accurate."""
-
-    latents: Gaussian
-    outputs: Gaussian
-    error: Array
-    accurate: Array
-
-
 def predict(
     network: Network,
     method: Method,
     params: Params,
     conditioned: Any,
     data: Data,
-    units: Units,
     members: Member,
     x: Array,
     n_rows: Array,
-) -> Predicted:
-    """Moments (K, blocks · m, ·) by K imputations of equal parameters, stacked.
+) -> Linked:
+    """Moments (K, blocks · m, P) of the last layer by K imputations of equal parameters.
 
-    x (blocks, m, d) holds test points, of which the first n_rows are wanted. Rows are sorted by
-    first-layer variance, so that a block needs one order of the series.
+    x (blocks, m, d) holds test points, of which the first n_rows are wanted.
     """
     n_blocks = -(-n_rows // x.shape[1])
     entered = _enter_blocks(network, params, conditioned, members.alpha, data, x, n_blocks)
-    wanted = jnp.arange(entered.spread.size).reshape(x.shape[:2]) < n_rows
-    # Padding goes last, behind NaN as well.
-    most = jnp.finfo(x.dtype).max
-    spread = jnp.where(entered.spread < most, entered.spread, most)
-    order = jnp.argsort(jnp.where(wanted, spread, jnp.inf).ravel())
-    means = jax.vmap(lambda mean: _reordered(mean, order))(entered.means)
-    x, var = _reordered((x, entered.var), order)
-    nothing = jnp.zeros((*x.shape[:2], network.layers[-1].width))
-    none = Linked(Gaussian(nothing, nothing), jnp.zeros(x.shape[:2]), jnp.ones(x.shape[:2], bool))
 
     def of_member(one: tuple[Member, Array]) -> Linked:
         member, mean = one
@@ -231,16 +198,55 @@ def predict(
         block = lambda rows: propagate(  # noqa: E731
             network, method, params, member, prepared, data, *rows
         )
-        return _first_blocks(block, n_blocks, (x, Gaussian(mean, var)), none)
+        rows = x, Gaussian(mean, entered.var)
+        return _first_blocks(block, n_blocks, rows, _nothing(network, x))
 
-    found = lax.map(of_member, (members, means))
-    back = jnp.argsort(order)
-    in_order = lambda rows: rows.reshape(len(rows), order.size, -1)[:, back]  # noqa: E731
-    latents = jax.tree.map(in_order, found.moments)
-    outputs = network.observation.moments(latents, units)
-    error = jnp.max(found.error, axis=0).reshape(1, -1)[:, back]
-    accurate = jnp.all(found.accurate, axis=0).reshape(1, -1)[:, back]
-    return Predicted(latents, outputs, error, accurate)
+    return _rows_in_line(lax.map(of_member, (members, entered.means)))
+
+
+def predict_again(
+    network: Network,
+    method: Method,
+    params: Params,
+    conditioned: Any,
+    data: Data,
+    members: Member,
+    x: Array,
+    rows: Array,
+    n_rows: Array,
+) -> Linked:
+    """The same by each imputation at rows of its own, (K, blocks, m) of them among the test points
+    x, the first n_rows (K,) of which are wanted."""
+
+    def of_member(one: tuple[Member, Array, Array]) -> Linked:
+        member, rows, n_rows = one
+        prepared = prepare(network, method, params, member, data)
+
+        def block(rows: Array) -> Linked:
+            at = x.reshape(-1, x.shape[-1])[rows]
+            entered = enter(network, params, conditioned, member.alpha[None], data, at)
+            first = Gaussian(entered.means[0], entered.var)
+            return propagate(network, method, params, member, prepared, data, at, first)
+
+        return _first_blocks(block, -(-n_rows // rows.shape[1]), rows, _nothing(network, rows))
+
+    def of_wanted(one: tuple[Member, Array, Array]) -> Linked:
+        """Where no rows are wanted, nothing is prepared either."""
+        return lax.cond(one[2] > 0, of_member, lambda one: _nothing(network, one[1]), one)
+
+    return _rows_in_line(lax.map(of_wanted, (members, rows, n_rows)))
+
+
+def _nothing(network: Network, rows: Array) -> Linked:
+    """Zeros at rows (blocks, m, …)."""
+    moments = jnp.zeros((*rows.shape[:2], network.layers[-1].width))
+    error, accurate = jnp.zeros(rows.shape[:2]), jnp.ones(rows.shape[:2], bool)
+    return Linked(Gaussian(moments, moments), error, accurate)
+
+
+def _rows_in_line(found: Linked) -> Linked:
+    """(K, blocks, m, …) as (K, blocks · m, …)."""
+    return jax.tree.map(lambda each: each.reshape(len(each), -1, *each.shape[3:]), found)
 
 
 def predict_uncertain(
@@ -270,10 +276,10 @@ def _enter_blocks(
 ) -> Entered:
     """`enter` for the first blocks of x (blocks, m, d), else zero."""
     (blocks, m), width = x.shape[:2], network.layers[0].width
-    shapes = (blocks, len(alpha), m, width), (blocks, m, width), (blocks, m)
+    shapes = (blocks, len(alpha), m, width), (blocks, m, width)
     block = lambda rows: enter(network, params, conditioned, alpha, data, rows)  # noqa: E731
     entered = _first_blocks(block, n_blocks, x, Entered(*map(jnp.zeros, shapes)))
-    return Entered(jnp.swapaxes(entered.means, 0, 1), entered.var, entered.spread)
+    return Entered(jnp.swapaxes(entered.means, 0, 1), entered.var)
 
 
 def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, found: T) -> T:
@@ -285,12 +291,6 @@ def _first_blocks(block: Callable[[Rows], T], n_blocks: Array, rows: Rows, found
         return jax.tree.map(put, found, one)
 
     return lax.fori_loop(0, n_blocks, at, found)
-
-
-def _reordered(rows: T, order: Array) -> T:
-    """Rows of blocks (blocks, m, ...), taken in another order."""
-    flat = lambda each: each.reshape(-1, *each.shape[2:])[order].reshape(each.shape)  # noqa: E731
-    return jax.tree.map(flat, rows)
 
 
 def draw(

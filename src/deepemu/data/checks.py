@@ -68,16 +68,6 @@ def require_whole(name: str, value: object) -> None:
     require_value(is_whole(value) and value >= 1, name, value, "a positive integer")
 
 
-def require_fitted(emulator: Any) -> None:
-    if not hasattr(emulator, "posterior_"):
-        from sklearn.exceptions import NotFittedError
-
-        raise NotFittedError(
-            f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
-            "appropriate arguments before using this estimator."
-        )
-
-
 def plain_array(values: Any) -> np.ndarray | None:
     """Finite doubles, if ``values`` are an array or lists of real numbers; otherwise None."""
     if type(values) not in (np.ndarray, list):
@@ -152,16 +142,6 @@ def _check_values(name: str, array: np.ndarray) -> None:
 
 def check_level(level: float) -> None:
     require_value(is_real(level) and 0.0 < level < 1.0, "level", level, "between 0 and 1")
-
-
-def inputs_of(X: ArrayLike, n_inputs: int) -> np.ndarray:
-    """Rows (m, d) of finite numbers."""
-    x = plain_array(X)
-    if x is None:  # a frame, or something that is wrong
-        (x,) = checked(X=X)
-    if x.shape[1:] != (n_inputs,):
-        raise InputError(f"X has the shape {x.shape}; it must have {n_inputs} column(s).")
-    return x
 
 
 def outputs_of(y: ArrayLike, shape: tuple[int, int]) -> np.ndarray:

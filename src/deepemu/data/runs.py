@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from deepemu.core.model.observation import Units
-from deepemu.data.checks import place_of
+from deepemu.data.checks import place_of, real_array, require_value
 from deepemu.data.scaling import InputScale, input_scale_of
 from deepemu.data.sites import SiteData, first_rows, require_two_sites, sites_of
+from deepemu.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,22 @@ class Columns:
     outputs: tuple[str, ...]
     compares_names: bool
     one_dimensional: bool
+
+    def inputs_of(self, X: Any) -> np.ndarray:
+        """Rows (m, d) of finite numbers; the columns of a frame have the names of the fit, in their
+        order."""
+        names = self.inputs
+        if self.compares_names and hasattr(X, "columns"):
+            same = tuple(X.columns) == names
+            require_value(same, "X.columns", list(X.columns), f"{list(names)}")
+        x = X if type(X) is np.ndarray and X.dtype == np.float64 else real_array("X", X)
+        if x.shape[1:] != (len(names),):
+            raise InputError(f"X has the shape {x.shape}; it must have {len(names)} column(s).")
+        if not len(x):
+            raise InputError("X is empty; it must have at least one row.")
+        if not np.isfinite(x).all():
+            raise InputError("X contains NaN or infinite values; remove them.")
+        return x
 
 
 @dataclass(frozen=True)
@@ -41,6 +58,10 @@ class Runs:
     def input_range(self) -> tuple[np.ndarray, np.ndarray]:
         """The least and the largest value (d,) of each input."""
         return self.x.min(axis=0), self.x.max(axis=0)
+
+    def rows_of(self, X: Any) -> np.ndarray:
+        """New rows (m, d) in core units."""
+        return self.scale.to_core(self.columns.inputs_of(X))
 
     def output_number(self, output: int | str) -> int:
         """The place of an output that is given by number or by name."""

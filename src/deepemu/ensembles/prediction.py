@@ -2,7 +2,7 @@
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,19 +14,17 @@ from deepemu.core import predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
-from deepemu.core.model.observation import Units
-from deepemu.core.nodes.linked import better_of
+from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.nodes.node import Joint
-from deepemu.core.predict import Predicted
 from deepemu.runtime.devices import current
 from deepemu.runtime.padding import DRAW_STREAM, bucket, keys, pad_rows
-from deepemu.runtime.programs import compiled, in_order
+from deepemu.runtime.programs import compiled, in_threads
 from deepemu.runtime.trees import joined, row, stack, to_numpy
 
 # Blocks of test rows in a chunk, and rows of a block: the values of a tile of pairs at the rows of
 # a block stay in a CPU's second-level cache, and keep a GPU busy. A program runs the blocks that
-# hold true rows.
-CPU_BLOCKS = (32, 32)
+# hold true rows. At later levels each network has rows of its own, which are few.
+CPU_BLOCKS, CPU_BLOCKS_AGAIN = (32, 32), (64, 16)
 GPU_BLOCKS = (8, 16_384)
 GPU_TILES, GPU_ROWS_OF_PAIRS = 64, 2048
 # About 25 doubles for a design point, test row and hidden column. With more room the few rows that
@@ -34,13 +32,13 @@ GPU_TILES, GPU_ROWS_OF_PAIRS = 64, 2048
 FEATURE_BYTES, GPU_ROOM = 200, 1.3e9
 ROWS_OF_UNCERTAIN = 64
 # Bytes of the members that go to a device at once.
-MEMBERS_ROOM = {"cpu": 2**26, "gpu": 2**33}
+MEMBERS_ROOM = 2**26
 
 
 @dataclass(frozen=True)
 class Group:
-    """K imputed networks of one chain that have equal parameters; views, because links are
-    large."""
+    """K imputed networks of one chain that have equal parameters and go to a device together;
+    views, because links are large."""
 
     network: Network
     data: Data
@@ -48,17 +46,13 @@ class Group:
     conditioned: Any
     members: Member
 
-    @property
-    def parts(self) -> list[Member]:
-        """Members that fit into memory together: the largest divisor of their number, because
-        another size would be another program."""
-        n_members = len(self.members.alpha)
-        n_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(self.members)) // n_members
-        room = max(MEMBERS_ROOM[current().platform] // max(n_bytes, 1), 1)
-        if n_members <= room:
-            return [self.members]
-        size = max(k for k in range(1, n_members + 1) if n_members % k == 0 and k <= room)
-        return [row(self.members, slice(k, k + size)) for k in range(0, n_members, size)]
+    def run(
+        self, function: Callable[..., Linked], method: predict.Method, *rows: np.ndarray | np.int32
+    ) -> Linked:
+        """A program of predictions at test rows."""
+        given = self.params, self.conditioned, self.data, self.members
+        program = compiled(function, ("network", "method"))
+        return program(self.network, method, *jax.device_put((*given, *rows)))
 
 
 @dataclass(frozen=True)
@@ -72,14 +66,15 @@ class Chain:
     def groups(self) -> list[Group]:
         imputed, n_sets = self.imputed, self.imputed.params[0].log_scale.shape[1]
         mine = row(imputed.members, self.place)
-        members = [mine] if n_sets == 1 else [row(mine, slice(k, k + 1)) for k in range(n_sets)]
-        shared = [
-            row((imputed.params, imputed.conditioned), (self.place, k)) for k in range(n_sets)
-        ]
+        size = _size_of_group(mine) if n_sets == 1 else 1
+        shared = imputed.params, imputed.conditioned
         return [
-            Group(imputed.network, imputed.data, *of_set, some)
-            for of_set, some in zip(shared, members, strict=True)
-        ]
+            Group(
+                imputed.network, imputed.data, *row(shared, (self.place, first % n_sets)),
+                row(mine, slice(first, first + size)),
+            )
+            for first in range(0, self.n_members, size)
+        ]  # fmt: skip
 
     @property
     def n_members(self) -> int:
@@ -91,45 +86,56 @@ class Chain:
         return self.imputed.network.n_imputed > 0
 
 
+def _size_of_group(members: Member) -> int:
+    """How many members fit into memory together: the largest divisor of their number, because
+    another size would be another program."""
+    n_members, n_bytes = len(members.alpha), sum(each.nbytes for each in jax.tree.leaves(members))
+    most = max(MEMBERS_ROOM * n_members // max(n_bytes, 1), 1)
+    return max(k for k in range(1, n_members + 1) if n_members % k == 0 and k <= most)
+
+
 def chains_of(imputed: Imputed) -> list[Chain]:
     return [Chain(imputed, place) for place in range(imputed.members.alpha.shape[0])]
 
 
-def predict_chains(chains: Sequence[Chain], x: np.ndarray, units: Units) -> list[Predicted]:
-    """Moments (K, m, ·) by each imputation of each chain, at inputs (m, d) in core units.
+def predict_chains(chains: Sequence[Chain], x: np.ndarray) -> list[Gaussian]:
+    """Moments (K, m, P) of the last layer by each imputation of each chain, at inputs (m, d) in
+    core units.
 
     Tasks are groups of networks and pieces of rows of one size, so results do not depend on the
     number of threads.
     """
     sizes = [math.prod(_tiling(chain.groups[0], 0)[0]) for chain in chains]
     tasks = [
-        functools.partial(_predict_piece, group, units, x[first : first + size])
+        functools.partial(_predict_piece, group, x[first : first + size])
         for chain, size in zip(chains, sizes, strict=True)
         for group in chain.groups
         for first in range(0, len(x), size)
     ]
-    found = iter(in_order(tasks))
-    of_group = lambda size: joined([next(found) for _ in range(0, len(x), size)], axis=1)  # noqa: E731
+    found, places = dict(in_threads(tasks)), iter(range(len(tasks)))
+    of_group = lambda size: joined(  # noqa: E731
+        [found[next(places)] for _ in range(0, len(x), size)], axis=1
+    )
     return [
         joined([of_group(size) for _ in chain.groups])
         for chain, size in zip(chains, sizes, strict=True)
     ]
 
 
-def chain_latents(chains: Sequence[Chain], x: np.ndarray, units: Units) -> Gaussian:
+def chain_latents(chains: Sequence[Chain], x: np.ndarray) -> Gaussian:
     """Moments (chains, imputations, m, P) of the last layer's nodes."""
-    return stack([each.latents for each in predict_chains(chains, x, units)])
+    return stack(predict_chains(chains, x))
 
 
 def _tiling(group: Group, level: int) -> tuple[tuple[int, int], predict.RowOrder]:
     """Blocks and rows of a chunk, and the order in which pairs are added up. On a GPU no more rows
     than their features have room for, and fewer at a level that few rows need."""
     if current().platform == "cpu":
-        return CPU_BLOCKS, predict.RowsInside()
+        return CPU_BLOCKS_AGAIN if level else CPU_BLOCKS, predict.RowsInside()
     network, n_sites = group.network, group.data.x.shape[0]
     widest = max((w.shape[-1] for w in group.members.latents), default=1)
     room = GPU_ROOM / (FEATURE_BYTES * widest * n_sites)
-    most = GPU_BLOCKS[1] if level == 0 else GPU_ROWS_OF_PAIRS
+    most = GPU_ROWS_OF_PAIRS if level else GPU_BLOCKS[1]
     inside = predict.Method(level, predict.RowsInside(GPU_TILES))
     schemes = [inside.scheme(network, layer) for layer in range(1, network.depth)]
     cheap = all(each.cheap_to_read for each in schemes)
@@ -137,47 +143,36 @@ def _tiling(group: Group, level: int) -> tuple[tuple[int, int], predict.RowOrder
     return blocks, inside.rows if cheap else predict.RowsOutside()
 
 
-def _predict_piece(group: Group, units: Units, x: np.ndarray) -> Predicted:
-    """Moments by a group of networks. Rows for which a level is not accurate are computed again at
-    the next."""
-    found = _at_level(group, units, 0, x)
+def _predict_piece(group: Group, x: np.ndarray) -> Gaussian:
+    """Moments (K, m, P) by a group of networks, at no more rows than a chunk has. Rows for which a
+    level is not accurate are computed again at the next, by the networks concerned."""
+    blocks, order = _tiling(group, 0)
+    chunk = np.pad(x, ((0, math.prod(blocks) - len(x)), (0, 0))).reshape(*blocks, -1)
+    found = group.run(predict.predict, predict.Method(0, order), chunk, np.int32(len(x)))
+    found = jax.tree.map(np.array, found)
+    found.accurate[:, len(x) :] = True
     for level in range(1, predict.n_levels(group.network)):
-        rows = np.flatnonzero(~found.accurate[0])
-        if not len(rows):
+        if np.all(found.accurate):
             break
-        other = _at_level(group, units, level, x[rows])
-        better = other.error[0] < found.error[0, rows]
-        found.accurate[0, rows] = other.accurate[0]
+        _improve(group, level, chunk, found)
+    return Gaussian(found.moments.mean[:, : len(x)], found.moments.var[:, : len(x)])
+
+
+def _improve(group: Group, level: int, chunk: np.ndarray, found: Linked) -> None:
+    """Put the moments of another level where ``found`` is not accurate and their error is less."""
+    (blocks, order), accurate = _tiling(group, level), found.accurate
+    method, size, n_wanted = predict.Method(level, order), math.prod(blocks), (~accurate).sum(1)
+    not_accurate_first = np.argsort(accurate, axis=1, kind="stable").astype(np.int32)
+    for first in range(0, n_wanted.max(), size):
+        rows = not_accurate_first[:, first : first + size]
+        n_rows = np.clip(n_wanted - first, 0, size).astype(np.int32)
+        given = chunk, rows.reshape(-1, *blocks), n_rows
+        other = jax.tree.map(np.asarray, group.run(predict.predict_again, method, *given))
+        k, place = np.nonzero(np.arange(size) < n_rows[:, None])
+        at, less = rows[k, place], other.error[k, place] < found.error[k, rows[k, place]]
+        accurate[k, at] = other.accurate[k, place]
         for whole, part in zip(*map(jax.tree.leaves, (found, other)), strict=True):
-            whole[:, rows[better]] = part[:, better]
-    return found
-
-
-def _at_level(group: Group, units: Units, level: int, x: np.ndarray) -> Predicted:
-    """A few members at a time, to bound the device's memory."""
-    blocks, rows = _tiling(group, level)
-    program = functools.partial(
-        compiled(predict.predict, ("network", "method")),
-        group.network, predict.Method(level, rows),
-        *jax.device_put((group.params, group.conditioned, group.data, units)),
-    )  # fmt: skip
-    true = lambda found, n: jax.tree.map(lambda leaf: np.asarray(leaf)[:, :n], found)  # noqa: E731
-    parts = [
-        joined([true(program(some, *chunk), chunk[1]) for chunk in _chunks(x, blocks)], axis=1)
-        for some in map(jax.device_put, group.parts)
-    ]
-    found = joined(parts)
-    error = np.max(found.error, axis=0, keepdims=True)
-    accurate = np.all(found.accurate, axis=0, keepdims=True)
-    return Predicted(found.latents, found.outputs, error, accurate)
-
-
-def _chunks(x: np.ndarray, blocks: tuple[int, int]) -> list[tuple[np.ndarray, np.int32]]:
-    """Chunks (blocks, rows, d) of padded rows, with the number of true rows in each."""
-    size = blocks[0] * blocks[1]
-    padded = np.pad(x, ((0, -len(x) % size), (0, 0))).reshape(-1, *blocks, x.shape[1])
-    used = [min(size, len(x) - first) for first in range(0, len(x), size)]
-    return [(chunk, np.int32(n)) for n, chunk in zip(used, padded, strict=True)]
+            whole[k[less], at[less]] = part[k[less], place[less]]
 
 
 def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from deepemu import convergence
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import SOLVERS
-from deepemu.data.checks import require, require_fitted, require_value, require_whole
+from deepemu.data.checks import require, require_value, require_whole
 from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.names import names_of_outputs, numbered
 from deepemu.data.runs import Columns, Runs, grown, runs_of
@@ -57,6 +57,17 @@ class BaseEmulator(Regressor):
     @abstractmethod
     def _last_nugget(self) -> object:
         """The nugget of the observed layer."""
+
+    def __getattr__(self, name: str) -> Any:
+        """An attribute that is missing: the posterior, before a fit."""
+        if name != "posterior_":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        from sklearn.exceptions import NotFittedError
+
+        raise NotFittedError(
+            f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with "
+            "appropriate arguments before using this estimator."
+        )
 
     # --- fitting --------------------------------------------------------------------------------
 
@@ -162,7 +173,6 @@ class BaseEmulator(Regressor):
 
     def _fitted(self) -> Posterior:
         """The posterior, on the machine that the settings name now."""
-        require_fitted(self)
         machine = Machine(self.device, self.n_jobs)
         same = machine == self.posterior_.machine
         return self.posterior_ if same else self.posterior_.on(machine)
@@ -213,9 +223,9 @@ class BaseEmulator(Regressor):
         about the rows of X. A plain Gaussian process then has its moments in closed form, all else
         by cubature over the inputs.
         """
-        moments = self._fitted().moments(self._checked_inputs(X), input_std)
-        mean, std = self._shaped(moments)
-        return (mean, std) if return_std else mean
+        found = self._fitted().moments(self._checked_inputs(X), input_std)
+        shaped = self.posterior_.runs.shaped
+        return (shaped(found.mean), shaped(found.std)) if return_std else shaped(found.mean)
 
     def interval(self, X: ArrayLike, level: float = 0.95) -> Pair:
         """Ends of the central interval that holds a new output with probability ``level``.

@@ -67,10 +67,13 @@ class Regressor(metaclass=ABCMeta):
 
         return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
 
-    def _checked_inputs(self, X: ArrayLike) -> np.ndarray:
-        """X as finite doubles (n, d), in the columns of the fit."""
-        x = plain_array(X)
-        if x is not None and self._takes(x, reset=False):
+    def _checked_inputs(self, X: Any) -> ArrayLike:
+        """X with the columns of the fit, by scikit-learn's rules; a posterior checks its values,
+        and all of a plain array that has no names to be compared."""
+        x: Any = plain_array(X) if isinstance(X, list) else X
+        plain = isinstance(x, np.ndarray) and x.dtype.kind in "fiu" and x.ndim == 2 and len(x)
+        unnamed = "feature_names_in_" not in vars(self)
+        if plain and unnamed and x.shape[1] == self.n_features_in_:
             return x
         require_numbers(X, "X")
         from sklearn.utils.validation import validate_data
@@ -83,8 +86,10 @@ class Regressor(metaclass=ABCMeta):
         """X (n, d) and y (n,) or (n, q) as finite doubles of matching lengths; with ``reset`` the
         columns are those of a new fit."""
         x, outputs = plain_array(X), plain_array(y)
-        if x is not None and outputs is not None and self._takes(x, reset):
-            if len(x) == len(outputs) >= fewest and outputs.ndim <= 2:
+        if x is not None and outputs is not None and x.ndim == 2 and outputs.ndim <= 2:
+            fits = reset or x.shape[1] == self.n_features_in_
+            unnamed = "feature_names_in_" not in vars(self)
+            if fits and unnamed and len(x) == len(outputs) >= fewest:
                 self.n_features_in_ = x.shape[1]
                 return x, outputs
         from sklearn.utils.validation import validate_data
@@ -92,11 +97,6 @@ class Regressor(metaclass=ABCMeta):
         rules = {"multi_output": True, "y_numeric": True, "ensure_min_samples": fewest}
         x, outputs = validate_data(self, X, y, dtype=np.float64, reset=reset, **rules)
         return x, np.asarray(outputs, dtype=np.float64)
-
-    def _takes(self, x: np.ndarray, reset: bool) -> bool:
-        """Whether x is a table with the right columns, which have no names to be compared."""
-        fits = x.ndim == 2 and (reset or x.shape[1] == self.n_features_in_)
-        return fits and not hasattr(self, "feature_names_in_")
 
 
 def seed_from(random_state: Any) -> int:

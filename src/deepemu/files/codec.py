@@ -20,7 +20,7 @@ from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
 from deepemu.core.nodes import solvers
 from deepemu.errors import InputError, Message, Setting
-from deepemu.observations import gaussian, mixture
+from deepemu.observations import gaussian
 from deepemu.posterior import summary
 from deepemu.training import folds, layers, plan
 
@@ -64,7 +64,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("chain", sem.Chain, "params imputation"),
     ("trace", sem.Trace, "params log_density"),
     ("held out", folds.HeldOut, "latents n_imputations"),
-    ("mixture", mixture.Mixture, "latents weights"),
+    ("mixture", distributions.Mixture, "latents weights"),
     ("layer", layers.Layer, "width kernel lengthscale connect_input reads prior scale nugget "
                             "sources name"),
     ("line", summary.Line, "label votes=weights crps log_score coverage noise"),

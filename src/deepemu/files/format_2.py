@@ -5,10 +5,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.files import codec
 from deepemu.files.state import State
-from deepemu.observations.mixture import Mixture
 from deepemu.training.folds import HeldOut
 
 

@@ -6,11 +6,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.model.network import LayerSpec, Network
 from deepemu.data.runs import Runs
 from deepemu.files.state import State, n_members
-from deepemu.observations.mixture import Mixture
 from deepemu.posterior.summary import Report
 from deepemu.runtime import padding
 from deepemu.training.folds import HeldOut

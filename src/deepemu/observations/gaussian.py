@@ -8,7 +8,7 @@ import numpy as np
 from scipy.special import ndtr
 
 from deepemu._types import Array, record
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.model.observation import Units
 from deepemu.core.nodes.node import Sites
 from deepemu.data.scaling import require_finite_span, round_off
@@ -21,7 +21,6 @@ from deepemu.diagnostics import (
     tails,
 )
 from deepemu.errors import DataWarning, Message, Setting, warn
-from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 
 LOG_2PI = float(np.log(2.0 * np.pi))

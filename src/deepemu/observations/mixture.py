@@ -1,33 +1,10 @@
-"""A predictive distribution as a mixture: latents of its components, and weights at each row."""
+"""Mixtures with different components at each row."""
 
 import jax
 import numpy as np
 
-from deepemu._types import record
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.runtime.trees import joined
-
-
-@record
-class Mixture:
-    """Moments (K, n, P) of the last layer's nodes by each component, and weights (K, n), which add
-    up to one at each row."""
-
-    latents: Gaussian
-    weights: np.ndarray
-
-    @property
-    def centre(self) -> np.ndarray:
-        """Means (n, P) of the latents: Σ_k w_k μ_k."""
-        return np.sum(self.weights[..., None] * np.asarray(self.latents.mean), axis=0)
-
-    def at(self, rows: np.ndarray) -> "Mixture":
-        """The distribution at some of the rows."""
-        return jax.tree.map(lambda each: np.asarray(each)[:, rows], self)
-
-    def averaged(self, each: np.ndarray) -> np.ndarray:
-        """Σ_k w_k g_k (n, q) of what each component says (K, n, q)."""
-        return np.einsum("kn,knq->nq", self.weights, each)
 
 
 def without_zeros(found: Mixture) -> Mixture:

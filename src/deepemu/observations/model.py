@@ -5,10 +5,9 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from scipy.special import logsumexp
 
-from deepemu.core.distributions import Gaussian, mixture
-from deepemu.core.model.observation import Likelihood, Units
+from deepemu.core.distributions import Gaussian, Mixture
+from deepemu.core.model.observation import Likelihood, Units, output_moments
 from deepemu.observations import by_cdf
-from deepemu.observations.mixture import Mixture
 from deepemu.runtime import devices, trees
 
 # The CRPS leaves out what lies beyond the quantiles of this level.
@@ -83,14 +82,10 @@ class Observation(Likelihood, Protocol):
 
     # --- predictions by a mixture -----------------------------------------------------------------
 
-    def output_moments(self, latents: Gaussian, units: Units) -> Gaussian:
-        """`moments` of NumPy arrays."""
-        with devices.float64():
-            return trees.to_numpy(self.moments(latents, units))
-
     def mixed_moments(self, found: Mixture, units: Units) -> Gaussian:
         """Mean and variance (n, q) of a new output."""
-        return mixture(self.output_moments(found.latents, units), found.weights)
+        with devices.float64():
+            return trees.to_numpy(output_moments(self, found, units))
 
     def mixed_cdf(self, y: np.ndarray, found: Mixture, units: Units) -> np.ndarray:
         """P(output ≤ y) (n, q) = Σ_k w_k F_k(y)."""
@@ -126,12 +121,6 @@ class Observation(Likelihood, Protocol):
         """Factors (q,) of the spread of predictions, given held-out outputs (n, q) and their
         predictions; `stretched` applies them. None, unless the model says otherwise."""
         return np.ones(y.shape[1])
-
-    def stretched_mixture(self, found: Mixture, stretch: np.ndarray) -> Mixture:
-        """The mixture after a stretch (q,) or (n, q) about its mean."""
-        of_rows = np.broadcast_to(stretch, (found.weights.shape[1], np.shape(stretch)[-1]))
-        latents = self.stretched(found.latents, found.centre[None], of_rows[None])
-        return Mixture(latents, found.weights)
 
     def stretched_draws(
         self, latents: np.ndarray, centre: np.ndarray, stretch: np.ndarray

@@ -7,9 +7,9 @@ import numpy as np
 from scipy.special import ndtri
 
 from deepemu._types import record
+from deepemu.core.distributions import Mixture
 from deepemu.core.model.observation import Units
 from deepemu.diagnostics import INTERVAL_LEVELS, LEVEL, CoverageTable, mixture_crps, pit, tails
-from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 from deepemu.posterior.mixtures import bands, outputs_in_user_units
 

@@ -7,10 +7,9 @@ import numpy as np
 from scipy.special import logsumexp
 
 from deepemu._types import record
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.model.observation import Units
 from deepemu.diagnostics import tails
-from deepemu.observations.mixture import Mixture
 from deepemu.observations.model import Observation
 
 

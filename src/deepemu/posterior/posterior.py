@@ -11,13 +11,13 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import Ensemble
+from deepemu.core.model.observation import output_moments, stretched_mixture
 from deepemu.core.nodes.node import Joint
 from deepemu.data.checks import (
     check_level,
     deviations_of,
-    inputs_of,
     is_whole,
     outputs_of,
     real_array,
@@ -32,11 +32,10 @@ from deepemu.data.sites import require_varied_columns
 from deepemu.diagnostics import tails
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
-from deepemu.observations.mixture import Mixture, side_by_side
+from deepemu.observations.mixture import side_by_side
 from deepemu.observations.model import Observation
 from deepemu.posterior import components, mixtures, stacking
 from deepemu.posterior.comparison import Comparison, compared
-from deepemu.posterior.components import Components
 from deepemu.posterior.inputs import MOST_POINTS, rows_by_kind
 from deepemu.posterior.mixtures import Bands, Members, Moments, moments_in_user_units
 from deepemu.posterior.stacking import Stacked
@@ -84,8 +83,9 @@ class Posterior:
         """With other names of columns."""
         return dataclasses.replace(self, runs=renamed(self.runs, tuple(inputs), tuple(outputs)))
 
-    @property
+    @functools.cached_property
     def observation(self) -> Observation:
+        """How outputs arise from the last layer."""
         return self.structures[0].structure.observation
 
     @property
@@ -105,14 +105,17 @@ class Posterior:
         """Mean and variance (m, q) of a new output: those of the mixture over all imputations of
         all chains, weighted. Standard deviations are accurate to four digits.
         """
-        return self._to_user(self._over_rows(X, input_std, Components.mixed))
+        units = self.runs.sites.units
+        of_rows = lambda found: output_moments(self.observation, found, units)  # noqa: E731
+        return moments_in_user_units(self._over_rows(X, input_std, of_rows), units)
 
     def members(self, X: ArrayLike) -> Members:
         """The components of the prediction, one per imputation and chain."""
-        x = self._rows(X)
+        x, units = self.runs.rows_of(X), self.runs.sites.units
         with self._predicting(len(x)):
-            found = self._components(x)
-        return Members(self._to_user(found.outputs), found.weights)
+            found = self._mixture(x)
+            outputs = self.observation.moments(found.latents, units)
+        return Members(moments_in_user_units(outputs, units), found.weights[:, 0])
 
     def quantiles(
         self, X: ArrayLike, levels: ArrayLike, input_std: ArrayLike | None = None
@@ -124,7 +127,7 @@ class Posterior:
         for level in asked.tolist():
             check_level(level)
         given = self.observation, self.runs.sites.units, asked.tolist()
-        of_rows = lambda found: mixtures.quantiles(found.mixture, *given)  # noqa: E731
+        of_rows = lambda found: mixtures.quantiles(found, *given)  # noqa: E731
         return self._over_rows(X, input_std, of_rows, axis=1)
 
     def interval(
@@ -139,7 +142,7 @@ class Posterior:
         """Mean, standard deviation and the ends of `interval` (m, q), computed together."""
         check_level(level)
         given = self.observation, self.runs.sites.units, level
-        return self._over_rows(X, None, lambda found: mixtures.bands(found.mixture, *given))
+        return self._over_rows(X, None, lambda found: mixtures.bands(found, *given))
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """Log predictive density (m,) of outputs y (m,) or (m, q) at the rows of X.
@@ -156,13 +159,12 @@ class Posterior:
         """
         require_whole("n", n)
         require_key(key)
-        x, units = self._rows(X), self.runs.sites.units
+        x, units = self.runs.rows_of(X), self.runs.sites.units
         with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
             structures = [(each.imputed, weights) for each, weights in self.weights]
             latents = prediction.draw_joint(key, structures, x, int(n))
             if np.any(self.stacked.stretch != 1.0):
-                centre = components.components_at(self._chains, units, x).mixture.centre
-                stretch = self.stacked.stretch
+                centre, stretch = np.asarray(self._mixture(x).centre), self.stacked.stretch
                 latents = self.observation.stretched_draws(latents, centre, stretch)
         drawn = self.observation.draw(np.random.default_rng([key, 1]), latents, units)
         return mixtures.outputs_in_user_units(drawn, self.observation, units)
@@ -185,7 +187,7 @@ class Posterior:
             "joint has no covariance for this observation model, whose outputs are not normal; "
             "use sample.",
         )
-        x, marginal = self._rows(X), self.moments(X)
+        x, marginal = self.runs.rows_of(X), self.moments(X)
         with self.machine.running(False, 1, max(len(x), self.runs.sites.n_sites)):
             correlation = components.correlation_at(self._chains, x, int(n_draws), key)
         std = marginal.std.T
@@ -193,7 +195,7 @@ class Posterior:
 
     def gradient(self, X: ArrayLike) -> Gaussian:
         """Derivatives (m, q, d) of the mean and of the variance of a new output in each input."""
-        x = self._inputs(X)
+        x = self.runs.columns.inputs_of(X)
         with self._predicting(len(x)):
             return components.gradients_at(self.ensemble, x)
 
@@ -220,7 +222,7 @@ class Posterior:
             "condition_on keeps imputed latents, which new outputs would change under this "
             "observation model; call update of the emulator instead.",
         )
-        x, before = self._inputs(X), self.runs
+        x, before = self.runs.columns.inputs_of(X), self.runs
         require_varied_columns(before.x, x)
         outputs = outputs_of(y, (len(x), before.y.shape[1]))
         self.observation.check(outputs)
@@ -237,7 +239,7 @@ class Posterior:
         added."""
         if self.stacked.held_out is None or not len(x):
             return self.stacked
-        held_out = side_by_side(self.stacked.held_out, self._components(x).mixture)
+        held_out = side_by_side(self.stacked.held_out, self._mixture(x))
         return dataclasses.replace(self.stacked, held_out=held_out)
 
     # --- checks ---------------------------------------------------------------------------------
@@ -273,20 +275,20 @@ class Posterior:
         kept = [(each.imputed, of) for each, of in self.weights if of.any()]
         with self.machine.running(False, 1, self.runs.sites.n_sites):
             found = components.without_sites(kept, self.runs.sites.n_sites)
-        return self.observation.stretched_mixture(found, self.stacked.stretch)
+        return stretched_mixture(self.observation, found, self.stacked.stretch)
 
     def _moments_at_runs(self, at_sites: Mixture) -> Moments:
         sites = self.runs.sites
         found = self.observation.mixed_moments(at_sites, sites.units)
-        return self._to_user(row(found, sites.site_of_row))
+        return moments_in_user_units(row(found, sites.site_of_row), sites.units)
 
     def _beside(self, X: ArrayLike, y: ArrayLike, answer: Callable[..., Any]) -> Any:
         """An answer about outputs and the mixture at the rows of X, slab by slab."""
-        x, units = self._rows(X), self.runs.sites.units
+        x, units = self.runs.rows_of(X), self.runs.sites.units
         outputs = units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
         with self._predicting(len(x)):
             parts = [
-                answer(outputs[part], self._components(x[part]).mixture, self.observation, units)
+                answer(outputs[part], self._mixture(x[part]), self.observation, units)
                 for part in components.slabs(len(x), ROWS_AT_ONCE)
             ]
         return joined(parts)
@@ -304,28 +306,17 @@ class Posterior:
     def chain_means(self, X: ArrayLike) -> np.ndarray:
         """Means (chains, imputations, m, P) of the last layer, in core units, by the chains of
         positive weight with imputed layers; as many imputations per chain as all of them have."""
-        x, chains = self._rows(X), [chain for chain, _ in self._chains if chain.is_imputed]
+        x, chains = self.runs.rows_of(X), [chain for chain, _ in self._chains if chain.is_imputed]
         with self.machine.running(False, len(x), self.runs.sites.n_sites):
-            found = prediction.predict_chains(chains, x, self.runs.sites.units)
-        n_kept = min((len(each.latents.mean) for each in found), default=0)
-        return np.array([each.latents.mean[:n_kept] for each in found])
+            found = prediction.predict_chains(chains, x)
+        n_kept = min((len(each.mean) for each in found), default=0)
+        return np.array([each.mean[:n_kept] for each in found])
 
     # --- inside ---------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
         """The fields, without what was computed from them."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
-
-    def _inputs(self, X: ArrayLike) -> np.ndarray:
-        """Rows (m, d); the columns of a frame must have the names of the fit, in their order."""
-        columns = self.runs.columns
-        if columns.compares_names and hasattr(X, "columns"):
-            same = tuple(X.columns) == columns.inputs
-            require_value(same, "X.columns", list(X.columns), f"{list(columns.inputs)}")
-        return inputs_of(X, self.runs.x.shape[1])
-
-    def _rows(self, X: ArrayLike) -> np.ndarray:
-        return self.runs.scale.to_core(self._inputs(X))
 
     def _predicting(self, n_rows: int) -> AbstractContextManager[None]:
         """The machine for predictions of ``n_rows`` rows."""
@@ -356,16 +347,17 @@ class Posterior:
         self,
         X: ArrayLike,
         input_std: ArrayLike | None,
-        answer: Callable[[Components], Any],
+        answer: Callable[[Mixture], Any],
         axis: int = 0,
     ) -> Any:
         """Slabs of rows one after the other, so that memory holds the components of one."""
-        x = self._rows(X)
+        x = self.runs.rows_of(X)
         if input_std is not None:
             return self._over_uncertain_rows(x, input_std, answer, axis)
         with self._predicting(len(x)):
             parts = [
-                answer(self._components(x[part])) for part in components.slabs(len(x), ROWS_AT_ONCE)
+                answer(self._mixture(x[first : first + ROWS_AT_ONCE]))
+                for first in range(0, len(x), ROWS_AT_ONCE)
             ]
         return joined(parts, axis=axis)
 
@@ -373,7 +365,7 @@ class Posterior:
         self,
         x: np.ndarray,
         input_std: ArrayLike,
-        answer: Callable[[Components], Any],
+        answer: Callable[[Mixture], Any],
         axis: int,
     ) -> Any:
         """Rows grouped by which of their inputs are uncertain, so that no row's cubature depends
@@ -382,19 +374,23 @@ class Posterior:
         groups, size = rows_by_kind(std), ROWS_AT_ONCE // MOST_POINTS
         slabs = [rows[part] for rows in groups for part in components.slabs(len(rows), size)]
         with self._predicting(len(x) * MOST_POINTS):
-            parts = [answer(self._components(x[at], std[at])) for at in slabs]
+            parts = [answer(self._mixture(x[at], std[at])) for at in slabs]
         order = np.argsort(np.concatenate(groups))
         return jax.tree.map(lambda each: np.take(each, order, axis), joined(parts, axis=axis))
 
-    def _components(self, x: np.ndarray, std: np.ndarray | None = None) -> Components:
+    def _mixture(self, x: np.ndarray, std: np.ndarray | None = None) -> Mixture:
         """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
-        units, stretch = self.runs.sites.units, self.stacked.stretch
+        stretch, chains = self.stacked.stretch, self._chains
         if std is None or not np.any(std):
-            found = components.components_at(self._chains, units, x)
-            return components.stretched(found, self.observation, units, stretch)
-        if np.all(stretch == 1.0) and components.has_closed_form(self._chains):
-            return components.in_closed_form(self._chains, x, std)
-        return components.by_cubature(self._components, x, std)
+            found = joined(prediction.predict_chains([chain for chain, _ in chains], x))
+            weights = np.repeat(self._member_weights[:, None], len(x), axis=1)
+            return stretched_mixture(self.observation, Mixture(found, weights), stretch)
+        if np.all(stretch == 1.0) and components.has_closed_form(chains):
+            return components.in_closed_form(chains, x, std)
+        return components.by_cubature(self._mixture, x, std)
 
-    def _to_user(self, outputs: Gaussian) -> Moments:
-        return moments_in_user_units(outputs, self.runs.sites.units)
+    @functools.cached_property
+    def _member_weights(self) -> np.ndarray:
+        """Each chain's weight in equal parts for its imputations."""
+        shares = [np.full(chain.n_members, w / chain.n_members) for chain, w in self._chains]
+        return np.concatenate(shares)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import logsumexp
 
-from deepemu.core.distributions import Gaussian
-from deepemu.core.model.observation import Units
+from deepemu.core.distributions import Gaussian, Mixture
+from deepemu.core.model.observation import Units, stretched_mixture
 from deepemu.data.runs import Runs
-from deepemu.observations.mixture import Mixture, without_zeros
+from deepemu.observations.mixture import without_zeros
 from deepemu.observations.model import Observation
 from deepemu.training import folds
 from deepemu.training.chains import Trained
@@ -144,7 +144,7 @@ def _stretched(honest: Mixture, judged: Judged) -> tuple[np.ndarray, Mixture]:
     for each in range(N_GROUPS):
         others = group[judged.site] != each
         of_site[group == each] = find(judged.y[others], rows.at(others), judged.units)
-    held_out = judged.observation.stretched_mixture(honest, of_site)
+    held_out = stretched_mixture(judged.observation, honest, of_site)
     return find(judged.y, rows, judged.units), held_out
 
 

@@ -7,10 +7,9 @@ import jax
 import numpy as np
 
 from deepemu.convergence import effective_sample_size, predictive_rhat, split_rhat
-from deepemu.core.distributions import Gaussian, mixture
+from deepemu.core.distributions import Gaussian, Mixture, mixture
 from deepemu.diagnostics import LEVEL, CoverageTable, coverage_test, standardised_errors
 from deepemu.errors import ConvergenceWarning, Message, Setting, warn
-from deepemu.observations.mixture import Mixture
 from deepemu.posterior import stacking
 from deepemu.posterior.comparison import rank_of, scores_of
 from deepemu.posterior.stacking import Judged, Stacked

@@ -76,7 +76,16 @@ def _program(
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        signature = _signature((args, kwargs))
+        leaves, structure = jax.tree.flatten((args, kwargs))
+        signature = (
+            structure,
+            tuple(
+                (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
+                if hasattr(leaf, "shape")
+                else leaf
+                for leaf in leaves
+            ),
+        )
         if signature in ready:
             return jax.block_until_ready(ready[signature](*args, **kwargs))
         with compiling, _no_garbage_collection():
@@ -108,16 +117,6 @@ def _no_garbage_collection() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def _signature(arguments: Any) -> Any:
-    leaves, structure = jax.tree.flatten(arguments)
-    return structure, tuple(
-        (leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False))
-        if hasattr(leaf, "shape")
-        else leaf
-        for leaf in leaves
-    )
 
 
 def _longest_axis(arguments: Any) -> int:

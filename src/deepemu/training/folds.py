@@ -88,7 +88,7 @@ def hold_out(
             seed, network, plan, sweeps, (padding.FOLD_STREAM, fold), [chains[k] for k in members],
             pack_without(sites, held_out), lambda _: None, Interrupt(),
         )  # fmt: skip
-        found = chain_latents(chains_of(imputed), sites.x[held_out], sites.units)
+        found = chain_latents(chains_of(imputed), sites.x[held_out])
         for k, end, mean_k, var_k in zip(members, ends, found.mean, found.var, strict=True):
             chains[k], mean[k][:, held_out], var[k][:, held_out] = end, mean_k, var_k
     return chains, HeldOut(Gaussian(mean, var), N_IMPUTATIONS * mask)

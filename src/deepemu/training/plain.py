@@ -59,7 +59,7 @@ def _refit_folds(
         data = pack_without(sites, rows)
         params, _ = fit_plain(network, starts, data)
         imputed = assembly.as_they_are(network, data, [sem.Chain((params,), NOTHING_IMPUTED)])
-        parts.append(chain_latents(chains_of(imputed), sites.x[rows], sites.units))
+        parts.append(chain_latents(chains_of(imputed), sites.x[rows]))
     return folds.one_chain(parts, mask)
 
 

@@ -137,7 +137,7 @@ def _with_new_sites(before: Trained, sites: SiteData, n_old: int) -> HeldOut | N
     held_out, x = before.held_out, sites.x[n_old:]
     if held_out is None or not len(x):
         return held_out
-    new = chain_latents(chains_of(before.imputed), x, sites.units)
+    new = chain_latents(chains_of(before.imputed), x)
     return with_new_sites(held_out, new)
 
 

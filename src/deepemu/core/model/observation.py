@@ -3,7 +3,7 @@
 from typing import Any, ClassVar, Protocol
 
 from deepemu._types import Array, record
-from deepemu.core.distributions import Gaussian
+from deepemu.core.distributions import Gaussian, Mixture, mixture
 from deepemu.core.nodes.node import Sites
 
 
@@ -58,3 +58,15 @@ class Likelihood(Protocol):
         As they are, unless the model says otherwise: then it has a `stretch` too.
         """
         return latents
+
+
+def stretched_mixture(observation: Likelihood, found: Mixture, stretch: Array) -> Mixture:
+    """The mixture after a stretch (q,) or (n, q) about its mean."""
+    of_rows = stretch if stretch.ndim > 1 else stretch[None]
+    latents = observation.stretched(found.latents, found.centre[None], of_rows[None])
+    return Mixture(latents, found.weights)
+
+
+def output_moments(observation: Likelihood, found: Mixture, units: Units) -> Gaussian:
+    """Mean and variance (n, q) of a new output, in core units."""
+    return mixture(observation.moments(found.latents, units), found.weights)

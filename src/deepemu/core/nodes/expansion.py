@@ -65,7 +65,7 @@ def moments(
 
 def _with_each(alpha: Array, vectors: Array, first: Array) -> Array:
     """αᵀ(g ∘ first_e) of all columns e, (D, m)."""
-    return jnp.einsum("n,nm,enm->em", alpha, vectors, first)
+    return jnp.sum((alpha[:, None] * vectors)[None] * first, axis=1)
 
 
 def _variances_of_mean(

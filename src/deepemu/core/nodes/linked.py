@@ -202,6 +202,6 @@ def better_of(found: Linked, other: Linked) -> Linked:
     """Row by row, moments (…, m, P) of the smaller error."""
     keep = found.accurate | (found.error <= other.error)
     moments = jax.tree.map(
-        lambda a, b: jnp.where(keep[:, None], a, b), found.moments, other.moments
+        lambda a, b: jnp.where(keep[..., None], a, b), found.moments, other.moments
     )
     return Linked(moments, jnp.minimum(found.error, other.error), found.accurate | other.accurate)
