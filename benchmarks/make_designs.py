@@ -2,10 +2,12 @@
 
     python benchmarks/make_designs.py
     python benchmarks/make_designs.py --problems ignition barrier
+    python benchmarks/make_designs.py --fresh
 
 The first call makes ``data/more_designs.npz`` anew; the second one replaces two problems in it and
-keeps the rest. Every design has a seed of its own, made of its problem and index, so that neither
-the order nor the choice of problems matters.
+keeps the rest; the third makes designs 3 and 4 of simulators with up to ten inputs, in
+``data/fresh_designs.npz``. Every design has a seed of its own, made of its problem and index, so
+that neither the order nor the choice of problems matters.
 
 Needs uqtestfuns, smt, cantera and QuantLib, each for its own problems only. The stored file was
 made with uqtestfuns 0.7.0, smt 2.15.0, cantera 3.2.0 and QuantLib 1.44.
@@ -14,14 +16,16 @@ made with uqtestfuns 0.7.0, smt 2.15.0, cantera 3.2.0 and QuantLib 1.44.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from problems import (
     DATA,
+    FRESH,
     N_STORED,
     N_TEST,
     N_TRAIN,
@@ -32,7 +36,8 @@ from problems import (
     random_split,
 )
 
-FILE = DATA / "more_designs.npz"
+FILE, FRESH_FILE = DATA / "more_designs.npz", DATA / "fresh_designs.npz"
+MOST_INPUTS = 10
 Function = Callable[[np.ndarray], np.ndarray]
 
 
@@ -326,18 +331,18 @@ def short(X: np.ndarray) -> np.ndarray:
 # --- command line --------------------------------------------------------------------------------
 
 
-def named_arrays(problem: str) -> Iterator[tuple[str, np.ndarray]]:
-    """The arrays of the stored designs with their names in the file."""
-    for index in range(N_STORED):
+def named_arrays(problem: str, indices: Sequence[int]) -> Iterator[tuple[str, np.ndarray]]:
+    """The arrays of designs with their names in the file."""
+    for index in indices:
         for part, array in zip("Xyzw", make_design(problem, index), strict=True):
             yield f"{problem}_{index}_{part}", array
 
 
-def stored_arrays(problems: list[str]) -> dict[str, np.ndarray]:
+def stored_arrays(file: Path, problems: list[str]) -> dict[str, np.ndarray]:
     """What the file already holds of the given problems."""
-    if not problems or not FILE.exists():
+    if not problems or not file.exists():
         return {}
-    with np.load(FILE) as arrays:
+    with np.load(file) as arrays:
         return {key: arrays[key] for key in arrays.files if key.split("_")[0] in problems}
 
 
@@ -362,20 +367,24 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--problems", nargs="+", choices=SOURCES, default=list(SOURCES), metavar="NAME"
     )
+    parser.add_argument("--fresh", action="store_true", help="designs 3 and 4, of few inputs")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str] | None = None) -> None:
-    chosen = parse_arguments(argv).problems
+    args = parse_arguments(argv)
+    file, indices = (FRESH_FILE, FRESH) if args.fresh else (FILE, range(N_STORED))
+    few = [problem for problem in args.problems if PROBLEMS[problem].n_inputs <= MOST_INPUTS]
+    chosen = few if args.fresh else args.problems
     missing = missing_packages(chosen)
     if missing:
         raise SystemExit(explained(missing))
-    arrays = stored_arrays([problem for problem in SOURCES if problem not in chosen])
+    arrays = stored_arrays(file, [problem for problem in SOURCES if problem not in chosen])
     for problem in chosen:
         print(problem, flush=True)
-        arrays |= dict(named_arrays(problem))
+        arrays |= dict(named_arrays(problem, indices))
     ordered = {key: arrays[key] for key in sorted(arrays)}
-    np.savez_compressed(FILE, **ordered)
+    np.savez_compressed(file, **ordered)
 
 
 if __name__ == "__main__":

@@ -238,9 +238,17 @@ def test_simulator_designs_are_latin_hypercubes(name, index):
 
 
 @pytest.mark.parametrize("name", problems.SIMULATORS)
-def test_simulators_have_no_fresh_designs(name):
-    with pytest.raises(ValueError, match=f"{name} has the stored designs 0-2 only.*simulator"):
-        problems.load_design(name, problems.N_STORED)
+def test_simulators_have_two_fresh_designs_or_none(name):
+    few = problems.PROBLEMS[name].n_inputs <= make_designs.MOST_INPUTS
+    first = stored_runs(name, 0)[0]
+    for index in problems.FRESH if few else ():
+        inputs, outputs = stored_runs(name, index)
+        assert inputs.shape == (N_TRAIN[name] + 500, problems.PROBLEMS[name].n_inputs)
+        assert np.all(np.isfinite(outputs))
+        assert np.mean(np.all(inputs == first, axis=1)) < 0.05  # a table has few rows
+    beyond = problems.FRESH[-1] + 1 if few else problems.FRESH[0]
+    with pytest.raises(ValueError, match=f"{name} has no stored design {beyond}.*simulator"):
+        problems.load_design(name, beyond)
 
 
 def test_every_simulator_problem_has_a_source():
@@ -401,6 +409,14 @@ def test_a_call_for_one_problem_keeps_the_other(two_sources, monkeypatch):
     assert len(after) == 2 * problems.N_STORED * 4
     changed = {key for key in after if not np.array_equal(before[key], after[key])}
     assert changed == {f"franke_{index}_{part}" for index in range(3) for part in "yw"}
+
+
+def test_fresh_designs_go_to_a_file_of_their_own(two_sources, monkeypatch, tmp_path):
+    monkeypatch.setattr(make_designs, "FRESH_FILE", tmp_path / "fresh.npz")
+    make_designs.main(["--fresh"])
+    assert not two_sources.exists()
+    names = {key.rsplit("_", 1)[0] for key in np.load(tmp_path / "fresh.npz").files}
+    assert names == {f"{name}_{index}" for name in ("franke", "cliff") for index in (3, 4)}
 
 
 def test_missing_simulators_are_listed_before_any_work(two_sources, monkeypatch):
