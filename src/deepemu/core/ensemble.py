@@ -1,5 +1,6 @@
 """Imputed networks that are ready to predict."""
 
+from collections.abc import Callable
 from dataclasses import field
 from typing import Any
 
@@ -17,6 +18,7 @@ from deepemu.core.model.network import (
     layer_nodes,
     layer_parts,
     layer_sites,
+    map_nodes,
 )
 from deepemu.core.model.observation import Units
 from deepemu.core.nodes.linked import Link
@@ -82,12 +84,14 @@ def conditioned(network: Network, params: Params, data: Data) -> Any:
 
 def build_member(network: Network, params: Params, latents: Latents, data: Data) -> Member:
     """Solve for every node of a network whose hidden layers are imputed: a linked GP."""
-    alpha = jax.vmap(network.solver.alpha, in_axes=(0, None, 0, 0))
-    link = jax.vmap(network.solver.link, in_axes=(0, None, 0, 0))
-    first, *others = (
-        layer_parts(network, layer, params, latents, data) for layer in range(network.depth)
-    )
-    return Member(latents, alpha(*first), tuple(link(*parts) for parts in others))
+
+    def solved(solve: Callable[..., Any], layer: int) -> Any:
+        nodes, inputs, targets, sites = layer_parts(network, layer, params, latents, data)
+        of_node = lambda node, sites, target: solve(node, inputs, target, sites)  # noqa: E731
+        return map_nodes(network.layers[layer], of_node, nodes, sites, targets)
+
+    links = (solved(network.solver.link, layer) for layer in range(1, network.depth))
+    return Member(latents, solved(network.solver.alpha, 0), tuple(links))
 
 
 def all_conditioned(

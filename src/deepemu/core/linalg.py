@@ -24,9 +24,16 @@ N_SPLITS = 2  # leave 5/8 of the matrix
 def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
     """``function``, whose batches are loops on a CPU, and on a GPU where matrices are large.
 
-    A GPU's batched routines are made for small matrices.
+    A GPU's batched routines are made for small matrices. Right-hand sides of one matrix are no
+    batch: JAX puts them side by side.
     """
-    looped = jax.custom_batching.sequential_vmap(function)
+    looped = jax.custom_batching.custom_vmap(function)
+    in_turn = jax.custom_batching.sequential_vmap(function)
+
+    @looped.def_vmap
+    def rule(_: int, batched: list[bool], *given: Array) -> tuple[Array, bool]:
+        of_batch = in_turn if batched[0] else function
+        return jax.vmap(of_batch, in_axes=[0 if each else None for each in batched])(*given), True
 
     def call(matrix: Array, *right: Array) -> Array:
         elsewhere = looped if matrix.shape[-1] >= LARGE else function

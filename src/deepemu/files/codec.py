@@ -45,7 +45,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     (
         "nodes",
         network.LayerSpec,
-        "kernel reads prior shared_lengthscale free_scale free_nugget sources",
+        "kernel reads prior shared_lengthscale free_scale free_nugget sources shares_kernel",
     ),
     ("parameters", network.LayerParams, "log_lengthscale log_scale log_nugget"),
     ("units", observation.Units, "shift size"),

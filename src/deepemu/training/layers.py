@@ -23,6 +23,7 @@ from deepemu.data.names import numbered
 from deepemu.observations.model import Observation
 
 ESTIMATE, AUTO = "estimate", "auto"
+LENGTHSCALES = ("ard", "shared", "layer", "layer_ard")
 # Of a nugget that is found: without evidence of noise the smallest is the most probable.
 FOUND_NUGGET = Power(0.5)
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
@@ -45,8 +46,12 @@ class Layer:
         Number of nodes; ``None`` in the last layer means one node per output.
     kernel : {"matern52", "matern32", "squared_exponential"}
         Product kernel of every node of the layer.
-    lengthscale : {"ard", "shared"}
-        One lengthscale per column that a node reads, or one for all of them.
+    lengthscale : {"ard", "shared", "layer", "layer_ard"}
+        One lengthscale per column that a node reads ("ard"), or one for all of them ("shared"). The
+        nodes of a hidden layer may also have these in common, and the nugget with them: one for all
+        columns of all nodes ("layer"), or one per column ("layer_ard"). Training then factorises
+        one matrix for the layer, not one for each node. In the last layer these two are "shared"
+        and "ard".
     connect_input : bool
         Whether the nodes also read the global inputs (the first layer always does).
     sources : sequence of int or str, optional
@@ -104,7 +109,9 @@ def build_network(
         columns = [f"{names[s]}.{node + 1}" for s in sources for node in range(specs[s].width)]
         connected = bool(layer.connect_input) or not sources
         columns += inputs if connected else []
-        specs.append(_spec(layer, index, width, columns, tuple(s - index for s in sources)))
+        spec = _spec(layer, index, width, columns, tuple(s - index for s in sources))
+        last = index == len(layers) - 1
+        specs.append(replace(spec, shares_kernel=_shares_kernel(layer, spec) and not last))
     _require_no_loose_ends(specs)
     return Network(n_inputs, tuple(specs), observation, solver)
 
@@ -181,17 +188,27 @@ def _spec(
     layer: Layer, index: int, width: int, columns: Sequence[str], sources: tuple[int, ...]
 ) -> LayerSpec:
     require_choice(layer.kernel, f"kernel of layer {index + 1}", families.NAMES)
-    require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", ("ard", "shared"))
+    require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", LENGTHSCALES)
     _number_or_word(layer.scale, f"scale of layer {index + 1}", 0.0, (ESTIMATE,))
     return LayerSpec(
         kernel=families.by_name(layer.kernel),
         reads=_reads(layer, index, width, columns),
         prior=prior_of(layer),
-        shared_lengthscale=layer.lengthscale == "shared",
+        shared_lengthscale=layer.lengthscale in ("shared", "layer"),
         free_scale=layer.scale == ESTIMATE,
         free_nugget=layer.nugget in (AUTO, ESTIMATE),
         sources=sources,
     )
+
+
+def _shares_kernel(layer: Layer, spec: LayerSpec) -> bool:
+    shares = layer.lengthscale in ("layer", "layer_ard")
+    require(
+        not shares or len(set(spec.reads)) == 1,
+        f"lengthscale of a layer is {layer.lengthscale!r}, but its nodes read different columns; "
+        "leave out reads, or take 'ard' or 'shared'.",
+    )
+    return shares
 
 
 def _reads(

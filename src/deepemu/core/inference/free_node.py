@@ -1,7 +1,9 @@
 """The free parameters of a node, and its log posterior density as a function of them."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +15,7 @@ from deepemu.core.model.priors import Geometry, Prior
 from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites
 from deepemu.core.nodes.solver import Solver
 
+T = TypeVar("T")
 # Logarithms of about 1e-3 … 1e3, and of 1e-8 … 1e2.
 LENGTHSCALE_BOUNDS = (-6.9, 6.9)
 NUGGET_BOUNDS = (math.log(1e-8), math.log(1e2))
@@ -20,22 +23,28 @@ NUGGET_BOUNDS = (math.log(1e-8), math.log(1e2))
 
 @dataclass(frozen=True)
 class Kind:
-    """The properties that nodes fitted by the same piece of a program share."""
+    """The properties that nodes fitted by the same piece of a program share.
+
+    ``n_targets`` nodes have one kernel, and are fitted as one.
+    """
 
     kernel: Kernel
     prior: Prior
     shared_lengthscale: bool
     solver: Solver
+    n_targets: int
 
     @classmethod
     def of(cls, spec: LayerSpec, solver: Solver) -> "Kind":
-        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, solver)
+        n_targets = spec.width // spec.n_kernels
+        return cls(spec.kernel, spec.prior, spec.shared_lengthscale, solver, n_targets)
 
 
 @record
 class NodeTask:
     """A node to be fitted, or several, stacked: its present parameters and its data.
 
+    It has one target, or those of all nodes that share its kernel, (k, n), and as many scales.
     ``layer`` is the place of its inputs among those of its kind, ``number`` its own in the network.
     """
 
@@ -43,7 +52,7 @@ class NodeTask:
     free_scale: Array
     free_nugget: Array
     params: LayerParams
-    target: Array
+    targets: Array
     sites: Sites
     shape: Geometry
     layer: Array
@@ -54,7 +63,8 @@ class NodeTask:
 class FreeNode:
     """A node as a function of its free parameters: logarithms of lengthscales (or of the one that
     all columns share), followed by that of the nugget. A fixed one has no room between its bounds,
-    so that nodes with and without noise share a program."""
+    so that nodes with and without noise share a program. Nodes that share a kernel are one here:
+    their log densities add up."""
 
     kind: Kind
     task: NodeTask
@@ -109,11 +119,19 @@ class FreeNode:
         return jnp.where(self.task.free_scale, jnp.log(fit.scale), self.task.params.log_scale)
 
     def fit(self, free: Array) -> Fit:
-        return self.kind.solver.fit(self._node_at(free), *self._given)
+        """The log density of all targets, and the scale of each."""
+        of = self._of_each_target(self.kind.solver.fit, free)
+        return Fit(jnp.sum(of.value), of.scale)
 
-    @property
-    def _given(self) -> tuple[Array, Array, Sites, Array]:
-        return self.inputs, self.task.target, self.task.sites, self.task.free_scale
+    def _of_each_target(self, function: Callable[..., T], free: Array) -> T:
+        """A method of the solver for each target; what they share is no batch."""
+        node, task = self._node_at(free), self.task
+
+        def one(scale: Array, target: Array) -> T:
+            own = replace(node, scale=scale)
+            return function(own, self.inputs, target, task.sites, task.free_scale)
+
+        return jax.vmap(one)(node.scale, task.targets)
 
     def log_prior(self, free: Array) -> Array:
         return self.kind.prior.log_density(*self.unpack(free), self.task.shape)
@@ -124,11 +142,13 @@ class FreeNode:
 
     def derivatives(self, free: Array) -> Derivatives:
         """The fit, with the derivatives of log density + log prior in the free parameters."""
-        of = self.kind.solver.derivatives(self._node_at(free), *self._given)
+        of = self._of_each_target(self.kind.solver.derivatives, free)
         curvature = self.kind.prior.curvature(*self.unpack(free), self.task.shape)
-        information = self._of_free(of.information + jnp.diag(jnp.append(*curvature)))
-        gradient = self._of_free(of.gradient) + jax.grad(self.log_prior)(free)
-        return Derivatives(of.fit, gradient, self._of_free(information.T))
+        of_data = jnp.sum(of.information, axis=0)
+        information = self._of_free(of_data + jnp.diag(jnp.append(*curvature)))
+        gradient = self._of_free(jnp.sum(of.gradient, axis=0)) + jax.grad(self.log_prior)(free)
+        fit = Fit(jnp.sum(of.fit.value), of.fit.scale)
+        return Derivatives(fit, gradient, self._of_free(information.T))
 
     def _of_free(self, slopes: Array) -> Array:
         """Derivatives along the first axis in the free parameters, given those in (log γ, log η).

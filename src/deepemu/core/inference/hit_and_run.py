@@ -40,10 +40,11 @@ def hit_and_run(
 
 
 def draw_log_scale(key: Array, profiled: Array, n_observations: Array) -> Array:
-    """log σ² of a draw σ² ~ inverse gamma(N/2, N σ̂²/2), given the profiled scale σ̂².
+    """log σ² of draws σ² ~ inverse gamma(N/2, N σ̂²/2), given profiled scales σ̂².
 
     With Q = yᵀR⁻¹y + S/η = N σ̂² and p(σ²) ∝ 1/σ², the density of a node is proportional to
     σ^(−N−2) exp(−Q/(2σ²)) in σ². So is Q/2 over a gamma(N/2) variable.
     """
     half = 0.5 * n_observations
-    return jnp.log(half * profiled) - jax.random.loggamma(key, half, dtype=profiled.dtype)
+    drawn = jax.random.loggamma(key, half, profiled.shape, profiled.dtype)
+    return jnp.log(half * profiled) - drawn

@@ -28,6 +28,8 @@ from deepemu.core.model.network import (
     layer_sites,
     layer_targets,
     log_likelihood,
+    map_kernels,
+    map_nodes,
 )
 from deepemu.core.nodes.node import Node, Sites
 
@@ -90,12 +92,12 @@ def sweeps(
 
 
 def _from_inputs(network: Network, layer: int, params: Params, data: Data) -> Any:
-    """The solver's part of R over the columns of x that a layer reads, per node."""
+    """The solver's part of R over the columns of x that a layer reads, for each of its kernels."""
     spec, n_hidden = network.layers[layer], network.n_hidden(layer)
     n_known = spec.n_columns - n_hidden
     nodes = columns_of(layer_nodes(spec, params[layer]), n_hidden, n_known)
-    of_node = jax.vmap(network.solver.at_rest, in_axes=(0, None, 0))
-    return of_node(nodes, data.x[:, :n_known], layer_sites(network, layer, data))
+    at_rest = lambda node, sites: network.solver.at_rest(node, data.x[:, :n_known], sites)  # noqa: E731
+    return map_kernels(spec, at_rest, nodes, layer_sites(network, layer, data))
 
 
 def _log_density_above(fixed: Fixed, layer: int, latents: Latents) -> Array:
@@ -197,14 +199,19 @@ def _update_layer(
 
 def _directions(key: Array, fixed: Fixed, layer: int, prior: Any) -> Array:
     """A draw (n, P) from the prior of each node of a layer given the layers below it."""
-    spec, data = fixed.network.layers[layer], fixed.data
+    spec, data, solver = fixed.network.layers[layer], fixed.data, fixed.network.solver
     nodes = layer_nodes(spec, fixed.params[layer])
     sites = layer_sites(fixed.network, layer, data)
     # Rows lead, so that draws do not depend on the padding behind them.
     normals = jax.vmap(lambda k: jax.random.normal(k, data.used.shape, data.x.dtype))(
         jax.random.split(key, spec.width)
     )
-    return jax.vmap(fixed.network.solver.draw_prior)(prior, nodes, sites, normals).T
+
+    def of_node(node: Node, of_kernel: tuple[Any, Sites], normals: Array) -> Array:
+        factor, sites = of_kernel
+        return solver.draw_prior(factor, node, sites, normals)
+
+    return map_nodes(spec, of_node, nodes, (prior, sites), normals).T
 
 
 def learning_rate(sweeps: Array) -> Array:
@@ -269,12 +276,12 @@ def _density_of_reader(
     block, not once per proposal.
     """
     network, solver = fixed.network, fixed.network.solver
-    sources = network.sources(reader)
+    spec, sources = network.layers[reader], network.sources(reader)
     hidden = jnp.concatenate([latent if s == layer else latents[s] for s in sources], axis=1)
     before = sum(network.layers[s].width for s in sources[: sources.index(layer)])
     sites = layer_sites(network, reader, fixed.data)
     targets = layer_targets(network, reader, fixed.data, latents).T
-    nodes = layer_nodes(network.layers[reader], fixed.params[reader])
+    nodes = layer_nodes(spec, fixed.params[reader])
     of_hidden = columns_of(nodes, 0, hidden.shape[1])
     moving = columns_of(of_hidden, before + first, block)
     still = jnp.zeros_like(moving.inverse_lengthscale)
@@ -284,16 +291,13 @@ def _density_of_reader(
             of_hidden.inverse_lengthscale, still, before + first, axis=1
         ),
     )
-    at_rest = jax.vmap(solver.more_at_rest, in_axes=(0, None, 0))
-    resting = at_rest(staying, hidden, fixed.from_inputs[reader - 1])
-
-    def of_node(columns: Array, node: Node, resting: Any, target: Array, sites: Sites) -> Array:
-        return solver.log_density_moving(node, columns, resting, target, sites)
+    at_rest = lambda node, resting: solver.more_at_rest(node, hidden, resting)  # noqa: E731
+    resting = map_kernels(spec, at_rest, staying, fixed.from_inputs[reader - 1])
 
     def log_density(columns: Array) -> Array:
-        each = (moving, resting, targets, sites)
-        if len(targets) == 1:  # a batch of one would copy its matrices
-            return of_node(columns, *jax.tree.map(lambda of: of[0], each))
-        return jnp.sum(jax.vmap(of_node, in_axes=(None, 0, 0, 0, 0))(columns, *each))
+        def of_node(node: Node, of_kernel: tuple[Any, Sites], target: Array) -> Array:
+            return solver.log_density_moving(node, columns, of_kernel[0], target, of_kernel[1])
+
+        return jnp.sum(map_nodes(spec, of_node, moving, (resting, sites), targets))
 
     return log_density

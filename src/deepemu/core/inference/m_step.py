@@ -118,7 +118,8 @@ def update_layers(
     data: Data,
     update: Update,
 ) -> tuple[list[LayerParams], Array]:
-    """New parameters of each node of layers of one kind, and their log posterior densities.
+    """New parameters of each node of layers of one kind, and log posterior densities: one for each
+    kernel.
 
     Narrow layers are padded with columns that no node reads.
     """
@@ -137,9 +138,9 @@ def update_layers(
         return update(FreeNode(kind, node, inputs[node.layer]))
 
     fitted, values = nodes.map(of_node, stacked)
-    ends = list(itertools.accumulate(spec.width for spec in specs))
+    ends = list(itertools.accumulate(spec.n_kernels for spec in specs))
     return [
-        _rows_of_layer(fitted, end - spec.width, spec)
+        _rows_of_layer(fitted, end - spec.n_kernels, spec)
         for spec, end in zip(specs, ends, strict=True)
     ], values
 
@@ -153,22 +154,36 @@ def _node_tasks(
     place: int,
     n_columns: int,
 ) -> NodeTask:
-    """All nodes of a layer, padded to ``n_columns`` with columns that no node reads."""
-    spec, width = network.layers[layer], network.layers[layer].width
+    """All nodes of a layer, padded to ``n_columns`` with columns that no node reads.
+
+    The first of those that share a kernel stands for all of them.
+    """
+    spec, n = network.layers[layer], network.layers[layer].n_kernels
     sites = layer_sites(network, layer, data)
     shape = geometry(spec, layer_inputs(network, layer, data.x, latents), sites.used[0])
     widened = functools.partial(_widened, n_columns=n_columns)
+    targets = layer_targets(network, layer, data, latents).T
     return NodeTask(
-        widened(jnp.asarray(spec.reads)),
-        jnp.full(width, spec.free_scale),
-        jnp.full(width, spec.free_nugget),
-        dataclasses.replace(params, log_lengthscale=widened(params.log_lengthscale)),
-        layer_targets(network, layer, data, latents).T,
-        sites,
-        dataclasses.replace(shape, span=widened(shape.span), weight=widened(shape.weight)),
-        jnp.full(width, place),
-        sum(each.width for each in network.layers[:layer]) + jnp.arange(width),
+        widened(jnp.asarray(spec.reads))[:n],
+        jnp.full(n, spec.free_scale),
+        jnp.full(n, spec.free_nugget),
+        LayerParams(
+            widened(params.log_lengthscale)[:n],
+            params.log_scale.reshape(n, -1),
+            params.log_nugget[:n],
+        ),
+        targets.reshape(n, -1, targets.shape[1]),
+        _first(sites, n),
+        dataclasses.replace(
+            _first(shape, n), span=widened(shape.span)[:n], weight=widened(shape.weight)[:n]
+        ),
+        jnp.full(n, place),
+        sum(each.width for each in network.layers[:layer]) + jnp.arange(n),
     )
+
+
+def _first(stacked: T, count: int) -> T:
+    return jax.tree.map(lambda of: of[:count], stacked)
 
 
 def _widened(values: Array, n_columns: int) -> Array:
@@ -177,8 +192,11 @@ def _widened(values: Array, n_columns: int) -> Array:
 
 
 def _rows_of_layer(params: LayerParams, first: int, spec: LayerSpec) -> LayerParams:
-    rows = jax.tree.map(lambda of: of[first : first + spec.width], params)
-    return dataclasses.replace(rows, log_lengthscale=rows.log_lengthscale[:, : spec.n_columns])
+    """The parameters of a layer's nodes, given those of its kernels from the ``first`` on."""
+    of = jax.tree.map(lambda of: of[first : first + spec.n_kernels], params)
+    each = lambda of_kernels: jnp.repeat(of_kernels, spec.width // spec.n_kernels, axis=0)  # noqa: E731
+    log_lengthscale = each(of.log_lengthscale[:, : spec.n_columns])
+    return LayerParams(log_lengthscale, of.log_scale.reshape(-1), each(of.log_nugget))
 
 
 def maximised(

@@ -5,9 +5,9 @@ inputs) to its nodes' outputs. Which columns a node reads is one Boolean row of 
 column that is not read has a zero inverse lengthscale.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,17 @@ from deepemu.core.model.priors import Geometry, Prior
 from deepemu.core.nodes.node import Node, Sites
 from deepemu.core.nodes.solver import Solver
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
 class LayerSpec:
     """One layer: kernel, which columns each node reads, and what is estimated.
 
     ``sources`` are the earlier layers whose outputs are columns, counted back from this one: -1 is
-    the layer before. Their columns come first, then those of the global inputs, if any.
+    the layer before. Their columns come first, then those of the global inputs, if any. Nodes of a
+    hidden layer that ``shares_kernel`` have equal lengthscales and nuggets, and so one matrix R;
+    their scales may differ.
     """
 
     kernel: Kernel
@@ -35,10 +39,16 @@ class LayerSpec:
     free_scale: bool
     free_nugget: bool
     sources: tuple[int, ...] = (-1,)
+    shares_kernel: bool = False
 
     @property
     def width(self) -> int:
         return len(self.reads)
+
+    @property
+    def n_kernels(self) -> int:
+        """How many matrices R the nodes have."""
+        return 1 if self.shares_kernel else self.width
 
     @property
     def n_columns(self) -> int:
@@ -151,19 +161,50 @@ def layer_parts(
     )
 
 
+def map_kernels(spec: LayerSpec, function: Callable[..., T], *of_nodes: Any) -> T:
+    """``function`` of each kernel of a layer, stacked, given what its nodes have along the first
+    axis: the first stands for all that share a kernel."""
+    if spec.n_kernels > 1:
+        return jax.vmap(function)(*of_nodes)
+    # A batch of one would copy its matrices.
+    found = function(*jax.tree.map(lambda of: of[0], of_nodes))
+    return jax.tree.map(lambda of: of[None], found)
+
+
+def map_nodes(
+    spec: LayerSpec, function: Callable[..., T], nodes: Node, of_kernels: Any, of_nodes: Any
+) -> T:
+    """``function(node, of_kernel, of_node)`` of each node of a layer, stacked.
+
+    Of nodes that share a kernel only the scales and ``of_nodes`` are a batch, so that the solver
+    computes once what depends on the kernel alone.
+    """
+    if spec.n_kernels > 1:
+        return jax.vmap(function)(nodes, of_kernels, of_nodes)
+    node, of_kernel = jax.tree.map(lambda of: of[0], (nodes, of_kernels))
+    of_scale = lambda scale, own: function(replace(node, scale=scale), of_kernel, own)  # noqa: E731
+    return jax.vmap(of_scale)(nodes.scale, of_nodes)
+
+
 def layer_factor(network: Network, layer: int, params: Params, latents: Latents, data: Data) -> Any:
-    """The solver's factors of a layer's nodes given their inputs, stacked."""
+    """The solver's factors of a layer's kernels given their inputs, stacked."""
     nodes, inputs, _, sites = layer_parts(network, layer, params, latents, data)
-    return jax.vmap(network.solver.factor, in_axes=(0, None, 0))(nodes, inputs, sites)
+    factor = lambda node, sites: network.solver.factor(node, inputs, sites)  # noqa: E731
+    return map_kernels(network.layers[layer], factor, nodes, sites)
 
 
 def layer_log_density(
     network: Network, layer: int, params: Params, latents: Latents, data: Data
 ) -> Array:
     """Σ_p log p(w_l^(p) | w_{l−1}), a factor of equation (8) of the paper."""
-    nodes, inputs, targets, sites = layer_parts(network, layer, params, latents, data)
-    factors = jax.vmap(network.solver.factor, in_axes=(0, None, 0))(nodes, inputs, sites)
-    return jnp.sum(jax.vmap(network.solver.log_density)(factors, nodes, targets, sites))
+    nodes, _, targets, sites = layer_parts(network, layer, params, latents, data)
+    factors = layer_factor(network, layer, params, latents, data)
+
+    def of_node(node: Node, of_kernel: tuple[Any, Sites], target: Array) -> Array:
+        factor, sites = of_kernel
+        return network.solver.log_density(factor, node, target, sites)
+
+    return jnp.sum(map_nodes(network.layers[layer], of_node, nodes, (factors, sites), targets))
 
 
 def log_likelihood(network: Network, latents: Latents, data: Data) -> Array:
