@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from unittest import mock
 
 import jax
 import numpy as np
@@ -21,6 +22,7 @@ from deepemu.data.sites import SiteData, first_rows, pack, pack_without, sites_o
 from deepemu.ensembles import assembly, prediction
 from deepemu.observations.gaussian import GaussianNoise, Interpolated
 from deepemu.runtime import devices, padding
+from deepemu.training import chains as chains_module
 from deepemu.training import folds, growth, plain
 from deepemu.training.layers import Layer, build_network
 from deepemu.training.start import starting_params
@@ -165,17 +167,39 @@ def deep_chain(rng, x, size, width=2):
     return network, sem.Chain(params, imputation_of(latents, 16.0))
 
 
-def test_what_is_forgotten_is_zero(rng):
-    x = rng.random((6, 2))
-    _, chain = deep_chain(rng, x, 16)
-    rows = np.array([True, False, False, True, False, False])
-    (before,), (after,) = (
-        chain.imputation.latents,
-        folds.hold_out_latents(chain, rows).imputation.latents,
-    )
-    np.testing.assert_array_equal(after[:6][rows], 0.0)
-    np.testing.assert_array_equal(after[:6][~rows], before[:6][~rows])
-    assert np.all(before[:6] != 0.0)
+def without_latents(chain, rows):
+    """The chain with zeros for the latents of some sites."""
+    kept, latents = np.flatnonzero(~rows), chain.imputation.latents
+    size = len(latents[0])
+    back = folds.scattered(folds.gathered(latents, kept, size), kept, size)
+    return growth.with_latents(chain, back)
+
+
+@pytest.mark.parametrize("size", [4, 7])
+def test_rows_are_gathered_and_scattered(rng, size):
+    whole = {"one": rng.random((16, 2)), "other": rng.random(16)}
+    rows = np.array([1, 2, 4, 5])
+    few = folds.gathered(whole, rows, size)
+    back = folds.scattered(few, rows, 16)
+    for name, values in whole.items():
+        np.testing.assert_array_equal(few[name][:4], values[rows])
+        np.testing.assert_array_equal(few[name][4:], 0.0)
+        np.testing.assert_array_equal(back[name][rows], values[rows])
+        np.testing.assert_array_equal(np.delete(back[name], rows, axis=0), 0.0)
+
+
+def test_chains_are_trained_on_few_or_on_padded_rows_alike(rng):
+    """Whatever the program's size, what a chain holds out changes nothing, nor does padding."""
+    x = rng.random((24, 2))
+    y = np.sin(5 * x[:, 0]) + x[:, 1]
+    settings = {"n_chains": 4, "n_iter": 4, "n_sweeps": 2, "n_imputations": 1, "width": 1}
+    found = []
+    for work in (0.0, np.inf):
+        with mock.patch.object(chains_module, "ONE_PROGRAM", work):
+            found.append(DGP(kernel="squared_exponential", **settings).fit(x, y))
+    few, padded = (emulator.trace_["log_density"] for emulator in found)
+    np.testing.assert_allclose(few, padded, rtol=1e-6)
+    np.testing.assert_allclose(found[0].predict(x[:3]), found[1].predict(x[:3]), rtol=1e-5)
 
 
 # --- and their return ------------------------------------------------------------------------
@@ -198,7 +222,7 @@ def test_rows_come_back_at_their_conditional_mean(rng):
     network, chain = deep_chain(rng, x, 16)
     left_out = np.zeros((2, 9), bool)
     left_out[0, [1, 4]], left_out[1, [0, 5, 8]] = True, True
-    chains = [folds.hold_out_latents(chain, rows) for rows in left_out]
+    chains = [without_latents(chain, rows) for rows in left_out]
     data = [pack_without(data_of(x, y), rows) for rows in left_out]
     filled = growth.fill_in(network, chains, data, x, left_out)
     whole = chain.imputation.latents[0][:9]

@@ -1,6 +1,7 @@
 """Training of a network by several chains, with and without held-out sites."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ from deepemu.training.plan import Plan
 SHARE_TOGETHER, LAST_BURN_IN = 0.3, 0.5
 # Share of the time, if that is limited, after which the first M-step waits no longer.
 SHARE_OF_WARM_UP = 0.3
+# Sweeps of all chains times squared rows for which a program of its own is compiled, in seconds,
+# that has no held-out sites.
+ONE_PROGRAM = 3e7
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,9 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: SiteData) -> Stage:
     """First each chain without a fold, which it predicts; then all chains with all sites."""
     plan, n_last = run.plan, max(round(SHARE_TOGETHER * run.plan.n_iter), 1)
     mask = folds.held_out_sites(run.seed, sites.n_sites, len(chains), plan.n_folds)
-    chains = [folds.hold_out_latents(chain, rows) for chain, rows in zip(chains, mask, strict=True)]
     data = [pack_without(sites, rows) for rows in mask]
     n_first = max(plan.n_iter - n_last, 1)
-    chains = _warmed_up(run, chains, data)
-    chains, apart = _trained(run, 0, Blocks(n_first, plan.stops_early), chains, data)
+    chains, apart = _trained_apart(run, n_first, chains, data, mask)
     chains = _averaged(run, chains, apart, plan.burn_in)
     chains, held_out = folds.hold_out(run.seed, run.network, plan, chains, sites, mask)
     chains = growth.fill_in(run.network, chains, data, sites.x, mask)
@@ -129,6 +131,27 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: SiteData) -> Stage:
     trace = trees.joined([apart, together], axis=1)
     n_together = together.log_density.shape[1]
     return _averaged(run, chains, together, LAST_BURN_IN), trace, n_together, held_out
+
+
+def _trained_apart(
+    run: Run, n_iter: int, chains: list[sem.Chain], data: list[Data], mask: np.ndarray
+) -> tuple[list[sem.Chain], sem.Trace]:
+    """Warm-up and iterations of chains without the sites of a mask (chains, n), on the others
+    alone; they return with zeros for the latents of what they held out."""
+    rows, of_all = [np.flatnonzero(~held_out) for held_out in mask], len(data[0].x)
+    is_worth_it = run.plan.n_iter * run.plan.n_sweeps * mask.size * mask.shape[1] > ONE_PROGRAM
+    size = padding.bucket(max(map(len, rows))) if is_worth_it else of_all
+    chains = [_moved(folds.gathered, *each, size) for each in zip(chains, rows, strict=True)]
+    data = [folds.gathered(of, each, size) for of, each in zip(data, rows, strict=True)]
+    chains = _warmed_up(run, chains, data)
+    chains, trace = _trained(run, 0, Blocks(n_iter, run.plan.stops_early), chains, data)
+    back = [_moved(folds.scattered, *each, of_all) for each in zip(chains, rows, strict=True)]
+    return back, trace
+
+
+def _moved(move: Callable[..., Any], chain: sem.Chain, rows: np.ndarray, size: int) -> sem.Chain:
+    """The chain with its latents gathered or scattered."""
+    return growth.with_latents(chain, move(chain.imputation.latents, rows, size))
 
 
 def _warmed_up(run: Run, chains: list[sem.Chain], data: list[Data]) -> list[sem.Chain]:

@@ -1,13 +1,13 @@
 """Held-out sites: each chain is trained without some, and predicts them.
 
-Chains take turns: chain k is trained without the sites of fold k mod F, which become padding, so
-that nothing is compiled for them. Neither its parameters nor its hidden layers depend on the
-outputs that it then predicts. (Removing a site from a trained chain is not enough: hidden layers
-mix so slowly that the scores stay optimistic for hundreds of sweeps.)
+Chains take turns: chain k is trained without the sites of fold k mod F. Neither its parameters nor
+its hidden layers depend on the outputs that it then predicts. (Removing a site from a trained chain
+is not enough: hidden layers mix so slowly that the scores stay optimistic for hundreds of sweeps.)
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -19,11 +19,12 @@ from deepemu.data.sites import SiteData, pack_without
 from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.runtime import padding, trees
 from deepemu.runtime.interrupt import Interrupt
-from deepemu.training import growth, imputations
+from deepemu.training import imputations
 from deepemu.training.plan import Plan
 
 # The chains are at their last state of training, but with averaged parameters.
 SWEEPS_BEFORE, SWEEPS_APART, N_IMPUTATIONS = 10, 5, 5
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -60,11 +61,19 @@ def held_out_sites(seed: int, n_sites: int, n_chains: int, n_folds: int) -> np.n
     return np.arange(n_chains)[:, None] % n_folds == fold[None, :]
 
 
-def hold_out_latents(chain: sem.Chain, rows: np.ndarray) -> sem.Chain:
-    """The chain with zeros for the latents of some sites, as in padded rows."""
-    put = trees.put_at(np.flatnonzero(rows))
-    latents = jax.tree.map(lambda latent: put(latent, 0.0), chain.imputation.latents)
-    return growth.with_latents(chain, latents)
+def gathered(tree: T, rows: np.ndarray, size: int) -> T:
+    """Some of the rows of arrays, followed by padding up to ``size``."""
+    return jax.tree.map(lambda of: padding.pad_rows(np.asarray(of)[rows], size), tree)
+
+
+def scattered(tree: T, rows: np.ndarray, size: int) -> T:
+    """Arrays of ``size`` rows that are zero but for those that were gathered."""
+
+    def of_all(part: Any) -> np.ndarray:
+        nothing = np.zeros((size, *part.shape[1:]), part.dtype)
+        return trees.put_at(rows)(nothing, np.asarray(part)[: len(rows)])
+
+    return jax.tree.map(of_all, tree)
 
 
 def hold_out(
