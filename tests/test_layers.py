@@ -100,6 +100,11 @@ NETWORKS = {
         Layer(kernel="matern32", prior="reference", scale="estimate"),
     ],
     NOT_CONNECTED: [Layer(width=3, **PAPER), Layer(**PAPER)],
+    "one lengthscale per layer": [
+        Layer(width=2, lengthscale="layer", **SMOOTH),
+        Layer(width=3, lengthscale="layer", **SMOOTH),
+        Layer(lengthscale="layer", **SMOOTH),
+    ],
     "some columns are read": [
         Layer(width=1, reads=[[0]], scale=2.0, nugget=1e-4, **SMOOTH),
         Layer(reads=[[0, 1]], scale=3.0, nugget=1e-5, **SMOOTH),  # of [hidden | first, second]
@@ -169,6 +174,21 @@ def test_a_shared_lengthscale_is_one_number(fit):
         np.testing.assert_array_equal(shared, shared[..., :1] + np.zeros(shared.shape[-1]))
     own = fit("three layers of two kernels").trace_["lengthscale"][2]
     assert np.all(own[..., 0] != own[..., 1])
+
+
+def test_a_layer_may_have_one_lengthscale(fit):
+    emulator = fit("one lengthscale per layer")
+    for path in emulator.trace_["lengthscale"]:
+        np.testing.assert_array_equal(path, np.broadcast_to(path[..., :1, :1], path.shape))
+        assert np.ptp(path) > 0.0
+    layers = emulator.posterior_.structures[0].structure.network.layers
+    assert [spec.shares_kernel for spec in layers] == [True, True, False]
+
+
+def test_nodes_of_one_lengthscale_read_the_same_columns(problem):
+    layers = [Layer(width=2, lengthscale="layer", reads=[[0], [0, 1]]), Layer()]
+    with pytest.raises(InputError, match="lengthscale of layer 1 is 'layer', but its nodes read"):
+        DGP(layers=layers).fit(*problem)
 
 
 def test_a_fixed_scale_and_nugget_stay_where_they_are(fit):

@@ -33,7 +33,7 @@ SMALL = {"n_chains": 4, "n_iter": 4, "width": 1, "verbose": False}
 SMOOTH = {"kernel": "squared_exponential"}
 WRITTEN = Path(__file__).parent / "data"
 LAYERS = [
-    Layer(width=1, prior=Independent(Gamma(2.0, 1.0)), **SMOOTH),
+    Layer(width=2, lengthscale="layer", prior=Independent(Gamma(2.0, 1.0)), **SMOOTH),
     Layer(lengthscale="shared", nugget="estimate", prior="inverse_gamma", **SMOOTH),
 ]
 MAKERS = {

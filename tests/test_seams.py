@@ -32,10 +32,15 @@ def curve():
     return x, np.sin(6 * x[:, 0])
 
 
-@pytest.mark.parametrize("kind", [GP, DGP])
-def test_another_solver_gives_the_same_emulator(kind, curve):
+DEEP = SHORT | {"n_iter": 4, "n_scoring": 20}
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"), [(GP, {}), (DGP, DEEP), (DGP, DEEP | {"lengthscale": "layer", "width": 2})]
+)
+def test_another_solver_gives_the_same_emulator(kind, more, curve):
     """The same draws; M-steps that converge do not depend on how slopes were computed."""
-    settings = {"nugget": 1e-3} | ({} if kind is GP else SHORT | {"n_iter": 4, "n_scoring": 20})
+    settings = {"nugget": 1e-3} | more
     ours = kind(**settings).fit(*curve)
     other = kind(**settings, solver=ByEigenvalues()).fit(*curve)
     for a, b in zip(

@@ -43,6 +43,21 @@ THREE_LAYERS: Model = [
 ]
 
 
+ONE_KERNEL: Model = [  # nodes of the hidden layers differ by their scales alone
+    [Process("matern52", np.array([0.6, 0.6]), scale, 0.02) for scale in (1.5, 0.7)],
+    [Process("squared_exponential", np.full(4, 1.1), scale, 0.05) for scale in (1.2, 0.8)],
+    [Process("matern52", np.array([1.2, 0.8, 1.0, np.inf]), 1.3, 0.05)],
+]
+
+
+def net_of(model):
+    net = network_of(model, 2)
+    if model is not ONE_KERNEL:
+        return net
+    hidden = [replace(spec, shares_kernel=True) for spec in net.layers[:-1]]
+    return replace(net, layers=(*hidden, net.layers[-1]))
+
+
 def inputs_of(nodes, below):
     """What a layer reads: the outputs below it, and x where it has columns for that."""
     x = np.broadcast_to(X, (len(below), *X.shape))
@@ -106,11 +121,13 @@ def statistics(model, latents, y):
         (TWO_LAYERS, NodeWise(), np.inf),
         (THREE_LAYERS, NodeWise(), 1.0),
         (THREE_LAYERS, LayerWise(), np.inf),
+        (ONE_KERNEL, NodeWise(), 1.0),
     ],
     ids=[
         "two-nodewise-full",
         "three-nodewise-short",
         "three-layerwise-full",
+        "one-kernel-per-layer",
     ],
 )
 def test_the_joint_distribution_is_invariant(model, moves, bracket):
@@ -120,7 +137,7 @@ def test_the_joint_distribution_is_invariant(model, moves, bracket):
     and no autocorrelation blurs the comparison; ends and starts of a chain are compared in pairs.
     The last thing that moves is the latents: a fresh y would hide what they do to its likelihood.
     """
-    rng, net, params = np.random.default_rng(5), network_of(model, 2), params_of(model)
+    rng, net, params = np.random.default_rng(5), net_of(model), params_of(model)
     latents, y = draw_joint(rng, model)
     at_start, first = statistics(model, latents, y), latents
     for transition, key in enumerate(jax.random.split(jax.random.key(6), N_TRANSITIONS)):
@@ -134,6 +151,20 @@ def test_the_joint_distribution_is_invariant(model, moves, bracket):
     for before, after in zip(first, latents, strict=True):
         assert np.all(before != after)
         assert np.corrcoef(before[:, 2, 0], after[:, 2, 0])[0, 1] < 0.9
+
+
+def test_one_kernel_is_the_same_sweep_as_equal_ones(rng):
+    """Node by node or at once, the draws are those of the same random numbers."""
+    latents = tuple(rng.normal(size=(N_ROWS, 2)) for _ in range(2))
+    data, key = data_of(X, rng.normal(size=(N_ROWS, 1)), COUNTS), jax.random.key(1)
+    state, each, params = start(latents, 16.0), steps(3), params_of(ONE_KERNEL)
+    own, common = (
+        compiled_sweeps(key, net, each, params, state, data).latents
+        for net in (network_of(ONE_KERNEL, 2), net_of(ONE_KERNEL))
+    )
+    for one, two, before in zip(own, common, latents, strict=True):
+        np.testing.assert_allclose(one, two, rtol=1e-8)
+        assert np.all(one != before)
 
 
 # --- bookkeeping -----------------------------------------------------------------------------

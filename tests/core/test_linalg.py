@@ -39,6 +39,19 @@ def test_batches_equal_single_matrices(rng):
     np.testing.assert_allclose(found, left @ np.linalg.inv(lower), rtol=1e-9)
 
 
+def test_right_hand_sides_of_one_matrix_are_one_solve(rng):
+    lower, right = np.linalg.cholesky(positive_definite(rng, 5)), rng.normal(size=(3, 5, 2))
+    left = np.swapaxes(right, 1, 2)
+    for function, given, expected in (
+        (linalg.solve, right, np.linalg.inv(lower) @ right),
+        (linalg.solve_transposed, right, np.linalg.inv(lower.T) @ right),
+        (linalg.solve_from_right, left, left @ np.linalg.inv(lower)),
+    ):
+        batch = jax.vmap(function, in_axes=(None, 0))
+        np.testing.assert_allclose(jit(batch)(lower, given), expected, rtol=1e-9)
+        assert "scan" not in str(jax.make_jaxpr(batch)(lower, given))
+
+
 def test_a_positive_system(rng):
     matrix, target = positive_definite(rng, 6), rng.normal(size=6)
     found = jit(linalg.solve_positive)(matrix, target)

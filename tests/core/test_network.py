@@ -95,6 +95,31 @@ def test_hidden_densities_are_sums_over_nodes_with_the_kernel_of_the_layer(rng, 
         np.testing.assert_allclose(value, expected, rtol=1e-10)
 
 
+def test_nodes_that_share_a_kernel_have_one_factor(rng, data, latents):
+    """The density is still a sum over processes of equal lengthscales and nuggets, whose scales
+    differ; and no factor is computed in a loop over nodes."""
+    own = layer("matern52", [[1, 1, 1, 1, 1]] * 2)
+    nets = [
+        replace(NETWORK, layers=(NETWORK.layers[0], spec, NETWORK.layers[2]))
+        for spec in (own, replace(own, shares_kernel=True))
+    ]
+    params, _ = numbers(rng, nets[0])
+    equal = [jnp.tile(of[:1], (2,) + (1,) * (of.ndim - 1)) for of in jax.tree.leaves(params[1])]
+    middle = replace(params[1], log_lengthscale=equal[0], log_nugget=equal[2])
+    params = (params[0], middle, params[2])
+    inputs = np.hstack([latents[0], data.x])
+    expected = sum(
+        Process("matern52", *(np.exp(np.asarray(of))[node] for of in jax.tree.leaves(middle)))
+        .log_density(inputs, np.asarray(latents[1])[:, node])
+        for node in range(2)
+    )  # fmt: skip
+    for net, loops in zip(nets, (True, False), strict=True):
+        value = layer_log_density(net, 1, params, latents, data)
+        np.testing.assert_allclose(value, expected, rtol=1e-10)
+        trace = jax.make_jaxpr(functools.partial(network.layer_log_density, net, 1))
+        assert ("scan" in str(trace(params, latents, data))) == loops
+
+
 def test_density_of_several_outputs_with_replicates(rng, data, latents):
     """Replicates whose means and squares are those of the data, one column of rows per output."""
     params, processes = numbers(rng, NETWORK)

@@ -152,6 +152,46 @@ def test_one_layer_reaches_the_optimum_of_scipy(case, x, y):
         assert params.log_nugget[0] == begin.params[0].log_nugget[0]
 
 
+@pytest.mark.parametrize("free_scale", [False, True])
+def test_nodes_that_share_a_kernel_are_fitted_together(free_scale, rng, x):
+    """Lengthscale and nugget maximise the sum of both nodes' log densities and one log prior."""
+    hidden = spec(
+        "matern52", both * 2, Independent(Gamma(2.6, 0.8), Gamma(2.0, 9.0)),
+        shared_lengthscale=True, free_scale=free_scale, shares_kernel=True,
+    )  # fmt: skip
+    net = network(2, hidden, spec("matern52", [[1, 1, 0, 0]], Independent(Flat(), Flat())))
+    begin = start_of(net)
+    held = np.exp(begin.params[0].log_scale)
+    targets = np.column_stack([np.sin(4 * x[:, 0]), x[:, 1] ** 2]) + 0.2 * rng.normal(size=x.shape)
+
+    def processes_at(theta):
+        lengthscale, nugget = np.full(2, np.exp(theta[0])), float(np.exp(theta[1]))
+        given = [Process("matern52", lengthscale, float(scale), nugget) for scale in held]
+        if not free_scale:
+            return given
+        return [process.best_scale(x, w) for process, w in zip(given, targets.T, strict=True)]
+
+    def objective(theta):
+        nodes = zip(processes_at(theta), targets.T, strict=True)
+        return sum(process.log_density(x, w) for process, w in nodes) + shared_prior(
+            np.exp(theta[:1]), np.exp(theta[1]), x
+        )
+
+    best = optimize.minimize(
+        lambda theta: -objective(theta), [0.3, np.log(0.05)], method="L-BFGS-B",
+        bounds=[(-6.9, 6.9), (-18.4, 4.6)], options={"ftol": 1e-14, "gtol": 1e-7},
+    )  # fmt: skip
+    given = begin.params, (targets,), data_of(x, x[:, 0])
+    (fitted,), values = fit_layers(net, (0,), *given, 60)
+    found = [fitted.log_lengthscale[0, 0], fitted.log_nugget[0]]
+    np.testing.assert_allclose(found, best.x, atol=2e-4)
+    np.testing.assert_allclose(values, [-best.fun], atol=1e-7)
+    np.testing.assert_array_equal(fitted.log_lengthscale, np.full((2, 2), found[0]))
+    np.testing.assert_array_equal(fitted.log_nugget, np.full(2, found[1]))
+    scales = [process.scale for process in processes_at(np.asarray(found))]
+    np.testing.assert_allclose(np.exp(fitted.log_scale), scales, rtol=1e-9)
+
+
 # --- what a block does -----------------------------------------------------------------------
 
 of_one_kind = functools.partial(spec, "squared_exponential", prior=Independent(Flat(), Flat()))

@@ -65,8 +65,9 @@ class DGP(BaseEmulator):
     width : int or None
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
     kernel : {"matern52", "matern32", "squared_exponential"}
-    lengthscale : {"ard", "shared"}
-        One lengthscale per column that a node reads, or one per node.
+    lengthscale : {"ard", "shared", "layer"}
+        One lengthscale per column that a node reads, or one per node, or one per hidden layer (and
+        one for each output), with which three layers train in half of the time.
     connect_input : bool
         Whether every layer also reads the global inputs.
     prior : {"gamma", "inverse_gamma", "reference", "none"} or a prior object

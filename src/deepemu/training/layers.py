@@ -23,7 +23,7 @@ from deepemu.data.names import numbered
 from deepemu.observations.model import Observation
 
 ESTIMATE, AUTO = "estimate", "auto"
-LENGTHSCALES = ("ard", "shared", "layer", "layer_ard")
+LENGTHSCALES = ("ard", "shared", "layer")
 # Of a nugget that is found: without evidence of noise the smallest is the most probable.
 FOUND_NUGGET = Power(0.5)
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
@@ -46,12 +46,10 @@ class Layer:
         Number of nodes; ``None`` in the last layer means one node per output.
     kernel : {"matern52", "matern32", "squared_exponential"}
         Product kernel of every node of the layer.
-    lengthscale : {"ard", "shared", "layer", "layer_ard"}
-        One lengthscale per column that a node reads ("ard"), or one for all of them ("shared"). The
-        nodes of a hidden layer may also have these in common, and the nugget with them: one for all
-        columns of all nodes ("layer"), or one per column ("layer_ard"). Training then factorises
-        one matrix for the layer, not one for each node. In the last layer these two are "shared"
-        and "ard".
+    lengthscale : {"ard", "shared", "layer"}
+        One lengthscale per column that a node reads, or one for all of them, or one for all nodes
+        of a hidden layer, which then have one nugget, too: training factorises one matrix for the
+        layer, where it has one for each node otherwise. In the last layer "layer" is "shared".
     connect_input : bool
         Whether the nodes also read the global inputs (the first layer always does).
     sources : sequence of int or str, optional
@@ -110,8 +108,8 @@ def build_network(
         connected = bool(layer.connect_input) or not sources
         columns += inputs if connected else []
         spec = _spec(layer, index, width, columns, tuple(s - index for s in sources))
-        last = index == len(layers) - 1
-        specs.append(replace(spec, shares_kernel=_shares_kernel(layer, spec) and not last))
+        is_hidden = index < len(layers) - 1
+        specs.append(replace(spec, shares_kernel=is_hidden and _shares_kernel(layer, index, spec)))
     _require_no_loose_ends(specs)
     return Network(n_inputs, tuple(specs), observation, solver)
 
@@ -194,19 +192,19 @@ def _spec(
         kernel=families.by_name(layer.kernel),
         reads=_reads(layer, index, width, columns),
         prior=prior_of(layer),
-        shared_lengthscale=layer.lengthscale in ("shared", "layer"),
+        shared_lengthscale=layer.lengthscale != "ard",
         free_scale=layer.scale == ESTIMATE,
         free_nugget=layer.nugget in (AUTO, ESTIMATE),
         sources=sources,
     )
 
 
-def _shares_kernel(layer: Layer, spec: LayerSpec) -> bool:
-    shares = layer.lengthscale in ("layer", "layer_ard")
+def _shares_kernel(layer: Layer, index: int, spec: LayerSpec) -> bool:
+    shares = layer.lengthscale == "layer"
     require(
         not shares or len(set(spec.reads)) == 1,
-        f"lengthscale of a layer is {layer.lengthscale!r}, but its nodes read different columns; "
-        "leave out reads, or take 'ard' or 'shared'.",
+        f"lengthscale of layer {index + 1} is 'layer', but its nodes read different columns; leave "
+        "out reads, or take 'shared'.",
     )
     return shares
 
