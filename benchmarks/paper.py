@@ -51,6 +51,7 @@ from paper_store import (
     Record,
     Stored,
     Trial,
+    at_the_runs,
     names_in,
     path_of,
     read_trial,
@@ -60,7 +61,7 @@ from paper_store import (
     write_table,
 )
 from peers import answer_of
-from problems import DATA, load_design
+from problems import DATA, Design, load_design
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent / "build"
@@ -195,8 +196,13 @@ def run_trial(trial: Trial) -> tuple[Record, np.ndarray, np.ndarray]:
     data, model = load_design(trial.problem, DESIGN), estimator(trial)
     _, _, fit_cpu_s = timed(lambda: model.fit(data.X, data.y))
     (mean, std), _, predict_cpu_s = timed(lambda: model.predict(data.X_test, return_std=True))
-    record = {"fit_cpu_s": fit_cpu_s, "predict_cpu_s": predict_cpu_s, "device": "cpu"}
-    return record, mean, std
+    seconds = {"fit_cpu_s": fit_cpu_s, "predict_cpu_s": predict_cpu_s, "device": "cpu"}
+    return seconds | interpolation(model, data), mean, std
+
+
+def interpolation(model: Any, data: Design) -> Record:
+    """What the emulator says at its own runs."""
+    return at_the_runs(model.predict(data.X, return_std=True)[1], data.y)
 
 
 def compile_for(trial: Trial) -> None:
@@ -234,7 +240,7 @@ def run_together(trials: Sequence[Trial], folder: Path) -> None:
     facts["machine"] = f"{jax.devices('gpu')[0].device_kind}, {facts['machine']}"
     for chain, (trial, alone) in enumerate(zip(trials, emulators, strict=True)):
         mean, std = alone.predict(data.X_test, return_std=True)
-        store(folder, trial, {}, facts | {"chain": chain}, mean, std)
+        store(folder, trial, interpolation(alone, data), facts | {"chain": chain}, mean, std)
 
 
 def chains_of(model: Any) -> Iterator[Any]:
@@ -328,18 +334,16 @@ def run_peer(trial: Trial, command: list[str], folder: Path) -> list[Trial]:
         print(f"{trial.name} failed: {answer['error']}", flush=True)
         return []
     moments = (np.array(answer.pop(name), dtype=float) for name in ("mean", "std"))
-    facts = {
-        "seed": trial.number,
-        "chain": 0,
-        "package": answer.pop("version"),
-        **machine_words(),
-    }
     try:
-        store(folder, trial, answer, facts, *moments)
+        store(folder, trial, answer, facts_of_peer(trial, answer.pop("version")), *moments)
     except InputError as error:
         print(f"{trial.name} failed: its predictions have no score ({error})", flush=True)
         return []
     return [trial]
+
+
+def facts_of_peer(trial: Trial, version: str) -> Record:
+    return {"seed": trial.number, "chain": 0, "package": version, **machine_words()}
 
 
 def checked_answer(answer: Any) -> Record:

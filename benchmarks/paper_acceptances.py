@@ -9,14 +9,13 @@ those of the paper, with fewer iterations: acceptances need no emulator that is 
 from __future__ import annotations
 
 import argparse
-import csv
 import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
 from paper import BUILD, DESIGN, FEWEST, estimator, facts_of
-from paper_store import ACCEPTANCES, Record, Trial, rounded
+from paper_store import ACCEPTANCES, Record, Trial, fill
 from problems import load_design
 
 NETWORKS = {"step": (3,), "vega": (2, 3), "fived": (2,), "engine": (2,)}  # layers
@@ -34,31 +33,19 @@ def planned() -> list[Trial]:
 
 
 def counted(trial: Trial) -> Record:
-    """The trial with the mean number of evaluations an update, over all sweeps of its chain."""
+    """The mean number of evaluations an update, over all sweeps of the trial's chain."""
     data = load_design(trial.problem, DESIGN)
     model = estimator(trial).set_params(n_iter=N_ITER).fit(data.X, data.y)
     (mixing,) = model.posterior_.report.mixing
-    facts = facts_of(trial.number, model)
-    return trial._asdict() | {"evaluations": mixing.evaluations} | facts
+    return {"evaluations": mixing.evaluations} | facts_of(trial.number, model)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--folder", type=Path, default=BUILD / "paper", help="of the results")
-    path = parser.parse_args(arguments).folder / ACCEPTANCES
-    if path.exists():
-        print(f"{path} is there and is kept; remove it to count again")
-        return
+    folder = parser.parse_args(arguments).folder
     warnings.simplefilter("ignore")  # of convergence: one short chain
-    found = []
-    for trial in planned():
-        found.append(counted(trial))
-        print(f"{trial.name}: {found[-1]['evaluations']:.1f} evaluations", flush=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(found[0]))
-        writer.writeheader()
-        writer.writerows({k: rounded(v) for k, v in row.items()} for row in found)
+    fill(folder / ACCEPTANCES, planned(), counted)
 
 
 if __name__ == "__main__":

@@ -11,27 +11,26 @@ trials that were not run, or fewer than six of them, is left open.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-from paper import EXPERIMENTS, FEWEST, depths
+from paper import EXPERIMENTS, depths
 from paper_acceptances import NETWORKS as COUNTED
-from paper_figures import Results, bars, column, read, times
+from paper_figures import Results, read
 from paper_judges import (
     Who,
     accepted_sooner,
     as_efficient,
     balances,
-    compared,
     contrast,
     covers_too_little,
     covers_too_little_in_the_region,
+    does_not_interpolate,
     fails_to_tell,
     faster,
+    interpolates,
     knows_its_errors,
     knows_its_errors_as_well,
     less_sure_in_the_region,
@@ -41,16 +40,16 @@ from paper_judges import (
     not_significantly_lower_error,
     picks_the_region,
     predicts_faster,
+    side_by_side,
     steadier,
     sure_of_zeros,
     sure_where_wrong,
     surer_at_the_jump,
     surer_at_the_runs,
 )
+from paper_tables import STORED, text_of, title
+from paper_times import NETWORKS as BESIDE
 from paper_verdicts import (
-    CONFIRMED,
-    REFUTED,
-    UNCLEAR,
     Judge,
     Missing,
     Verdict,
@@ -58,7 +57,6 @@ from paper_verdicts import (
     more_often,
 )
 from problems import DATA
-from study import markdown
 
 OPEN = "open"
 
@@ -82,10 +80,6 @@ def at_every_depth(problem: str, *methods: str) -> list[Who]:
         for method in methods
         if depth in depths(problem, method)
     ]
-
-
-def title(problem: str) -> str:
-    return "5-D" if problem == "fived" else problem.capitalize()
 
 
 def of_errors_of_a_greek(problem: str, where: str) -> tuple[Claim, ...]:
@@ -237,23 +231,29 @@ GAMMA = (
                    for who in at_every_depth("gamma", *DEEP)))),
 )  # fmt: skip
 
-TIMED = ("step", "vega", "fived")  # on one core, with SI
-
 OVERALL = (
     *(Claim("abstract", f"{title(problem)}: the efficiency of SI is comparable to that of DSVI "
             "(less than twice the time)",
-            all_of(*(as_efficient(problem, SI(d), DSVI(d)) for d in EXPERIMENTS[problem].depths)))
-      for problem in TIMED),
+            all_of(*(side_by_side(as_efficient(problem, SI(d), DSVI(d))) for d in by_layers)))
+      for problem, by_layers in BESIDE.items()),
     *(Claim("abstract, 3", f"{title(problem)}: SI predicts faster than DSVI, which samples",
-            all_of(*(predicts_faster(problem, SI(d), DSVI(d))
-                     for d in EXPERIMENTS[problem].depths)))
-      for problem in TIMED),
+            all_of(*(side_by_side(predicts_faster(problem, SI(d), DSVI(d))) for d in by_layers)))
+      for problem, by_layers in BESIDE.items()),
+    *(Claim("3", f"{title(problem)}: SI keeps interpolation",
+            all_of(*(side_by_side(interpolates(problem, who(d)))
+                     for d in by_layers for who in (SI, IC))))
+      for problem, by_layers in BESIDE.items()),
+    *(Claim("3", f"{title(problem)}: DSVI loses interpolation",
+            all_of(*(side_by_side(does_not_interpolate(problem, DSVI(d))) for d in by_layers)))
+      for problem, by_layers in BESIDE.items()),
     *(Claim("abstract", f"{title(problem)}: SI knows its errors as well as FB",
             all_of(*(knows_its_errors_as_well(problem, SI(d), FB(d)) for d in (2, 3))))
       for problem in ("vega", "delta", "gamma", "fived", "engine")),
     *(Claim("4", f"{title(problem)}: SI-IC is faster than SI",
-            all_of(*(faster(problem, IC(d), SI(d)) for d in EXPERIMENTS[problem].depths)))
-      for problem in TIMED),
+            all_of(*(side_by_side(faster(problem, IC(d), SI(d))) for d in by_layers)))
+      for problem, by_layers in BESIDE.items()),
+    Claim("4", "5-D: SI-IC is faster than SI",
+          all_of(*(faster("fived", IC(d), SI(d)) for d in EXPERIMENTS["fived"].depths))),
     *(Claim("4", f"{title(problem)}: updates are accepted sooner with the input connection",
             all_of(*(accepted_sooner(problem, IC(d), SI(d)) for d in by_layers)))
       for problem, by_layers in COUNTED.items()),
@@ -296,77 +296,9 @@ def verdicts_in_markdown(claims: Sequence[Claim], results: Results) -> str:
     return text_of(rows)
 
 
-def text_of(rows: list[list[str]]) -> str:
-    return "\n".join(markdown(rows)) + "\n"
-
-
-SCORES = {"nrmsep": "{:.4f}", "normalised_crps": "{:.4f}", "coverage": "{:.2f}"}
-
-
-def scores_in_markdown(results: Results) -> str:
-    """Medians over the trials of everything that was run."""
-    rows = [
-        ["problem", "method, layers", "trials", "NRMSEP", "CRPS/range", "coverage", "seconds"],
-    ]
-    for problem in EXPERIMENTS:
-        for _, label, found, _ in bars(problem, results.methods(problem), results):
-            scores = [form.format(np.median(column(found, name))) for name, form in SCORES.items()]
-            seconds = times(found)
-            spent = f"{np.median(seconds):.3g}" if len(seconds) else ""
-            rows.append([title(problem), label, str(len(found)), *scores, spent])
-    return text_of(rows)
-
-
-def story_in_markdown(results: Results) -> str:
-    """Medians of our default beside those of single chains, and how its CRPS compares."""
-    rows = [["problem, layers", "NRMSEP", "CRPS/range", "CRPS of DGP() is", "coverage"]]
-    for problem in EXPERIMENTS:
-        for depth in EXPERIMENTS[problem].depths:
-            found = [results.select(problem, each, depth) for each in ("default", "si-ic", "si")]
-            if min(len(each) for each in found) < FEWEST:
-                continue
-            error, crps, inside = (
-                ", ".join(form.format(np.median(column(each, name))) for each in found)
-                for name, form in SCORES.items()
-            )
-            ours, *others = (column(each, "normalised_crps") for each in found)
-            word = STORY[compared(ours, min(others, key=np.median))]
-            rows.append([f"{title(problem)}, {depth}", error, crps, word, inside])
-    return text_of(rows)
-
-
-def sources_in_markdown(results: Results) -> str:
-    """Which trials were run by which sources of this package; those of most trials come first."""
-    ours = [record for record in results.records if "source" in record]
-    counts = Counter(record["source"] for record in ours).most_common()
-    rows = [["source", "trials", "which"]]
-    for place, (source, n_trials) in enumerate(counts):
-        which = "all others" if place == 0 else "; ".join(networks_of(source, results))
-        rows.append([f"`{source}`", str(n_trials), which])
-    return text_of(rows)
-
-
-def networks_of(source: str, results: Results) -> Iterator[str]:
-    """Such as 'Vega: SI 2, DGP() 4 (4 of 10)', experiment by experiment."""
-    for problem in EXPERIMENTS:
-        words = []
-        for _, label, found, _ in bars(problem, results.methods(problem), results):
-            n_its = sum(record.get("source") == source for record in found)
-            share = f" ({n_its} of {len(found)})" if n_its < len(found) else ""
-            if n_its:
-                words.append(label.replace(",", "") + share)
-        if words:
-            yield f"{title(problem)}: {', '.join(words)}"
-
-
-STORY = {CONFIRMED: "lower", REFUTED: "higher", UNCLEAR: "not clearly either"}
-
-
 TABLES: dict[str, Callable[[Results], str]] = {
-    "scores": scores_in_markdown,
+    **STORED,
     **{f"claims {name}": partial(verdicts_in_markdown, claims) for name, claims in GROUPS.items()},
-    "story": story_in_markdown,
-    "sources": sources_in_markdown,
 }
 
 

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from paper import EXPERIMENTS, WITHOUT_DEPTH
-from paper_store import ACCEPTANCES, PREDICTIONS, TABLE, Record, trial_of
+from paper_store import ACCEPTANCES, PREDICTIONS, TABLE, TIMES, Record, trial_of
 from problems import DATA, heston_greeks, load_design
 
 matplotlib.use("Agg")
@@ -60,12 +60,13 @@ NOT_NORMALISED = ("fived",)  # in the captions of the paper's figures
 
 @dataclass(frozen=True)
 class Results:
-    """The stored trials, predictions (2, points) by the trial's name, and what was counted of
-    acceptances."""
+    """The stored trials, predictions (2, points) by the trial's name, what was counted of
+    acceptances, and the trials of several packages that ran side by side."""
 
     records: list[Record]
     predictions: dict[str, np.ndarray]
     acceptances: list[Record] = field(default_factory=list)
+    side_by_side: list[Record] = field(default_factory=list)
 
     def select(self, problem: str, method: str, depth: int | None = None) -> list[Record]:
         return [
@@ -88,16 +89,16 @@ def read(folder: Path) -> Results:
     """What ``paper.py`` has put there; a time that was not measured is not in a record."""
     if not (folder / TABLE).exists():
         sys.exit(f"there is no {TABLE} in {folder}; run benchmarks/paper.py first")
-    counted = folder / ACCEPTANCES
     with np.load(folder / PREDICTIONS) as file:
         predictions = {name: np.asarray(file[name], dtype=np.float64) for name in file.files}
-    return Results(
-        records_in(folder / TABLE), predictions, records_in(counted) if counted.exists() else []
-    )
+    more = (records_in(folder / name) for name in (ACCEPTANCES, TIMES))
+    return Results(records_in(folder / TABLE), predictions, *more)
 
 
 def records_in(path: Path) -> list[Record]:
-    """A digest stays a word: some look like numbers."""
+    """None where there is no table. A digest stays a word: some look like numbers."""
+    if not path.exists():
+        return []
     with path.open(newline="", encoding="utf-8") as file:
         return [
             {

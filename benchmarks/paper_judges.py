@@ -35,7 +35,8 @@ TIME_MARGIN = 0.2  # of the larger time: one machine differs from itself by that
 COMPARABLE = 2.0  # times: what takes less than so many times another's is as efficient
 N_RESAMPLES = 2000
 PROMISED = 0.95  # coverage
-OTHER_SOURCES = "times from different sources"
+OTHER_RUNS = "times of different runs"
+INTERPOLATES = 0.01  # standard deviation at a run, over the range of outputs
 
 Who = tuple[str, int]  # method and depth; depth 0 where it has none
 
@@ -195,7 +196,8 @@ def as_efficient(problem: str, one: Who, other: Who) -> Judge:
 def measured_times(
     results: Results, problem: str, one: Who, other: Who, clock: Clock
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Of the trials that have one, if those of this package were run by the same sources."""
+    """Of the trials that have one, if the same sources ran them; other packages have none, but
+    where they ran side by side with this one."""
     found = [
         [record for record in results.select(problem, *who) if "fit_cpu_s" in record]
         for who in (one, other)
@@ -204,8 +206,8 @@ def measured_times(
            if len(trials) < FEWEST_TIMES]  # fmt: skip
     if few:
         raise Missing(*((TOO_FEW, f"times of {name(who)}") for who in few))
-    if len({record["source"] for trials in found for record in trials if "source" in record}) > 1:
-        raise Missing((OTHER_SOURCES, f"{name(one)} and {name(other)}"))
+    if len({record.get("source") for trials in found for record in trials}) > 1:
+        raise Missing((OTHER_RUNS, f"{name(one)} and {name(other)}"))
     a, b = (clock(trials) for trials in found)
     return a, b
 
@@ -217,6 +219,11 @@ def balances(problem: str, one: Who, other: Who) -> Judge:
         [criterion(problem, one, other) for criterion in criteria],
         f"{name(other)}: {{yes}} better, {{no}} worse of {{all}}",
     )
+
+
+def side_by_side(judge: Judge) -> Judge:
+    """The judge asked about the trials of several packages that took turns in one run."""
+    return lambda results: judge(Results(results.side_by_side, {}))
 
 
 def accepted_sooner(problem: str, one: Who, other: Who) -> Judge:
@@ -236,6 +243,16 @@ def surer_at_the_jump(one: Who, other: Who) -> Judge:
 def surer_at_the_runs(one: Who, other: Who) -> Judge:
     """Step function: the first has the smaller standard deviations next to the runs."""
     return lower("step", one, other, "runs_std", "{:.4f}")
+
+
+def interpolates(problem: str, who: Who) -> Judge:
+    """The largest standard deviation at a run is below a hundredth of the range of outputs."""
+    return below(problem, who, "std_at_runs", INTERPOLATES, "{:.2g}")
+
+
+def does_not_interpolate(problem: str, who: Who) -> Judge:
+    """The largest standard deviation at a run is above a hundredth of the range of outputs."""
+    return above(problem, who, "std_at_runs", INTERPOLATES, "{:.2g}")
 
 
 def knows_its_errors(problem: str, one: Who, other: Who) -> Judge:

@@ -10,9 +10,9 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
@@ -20,7 +20,7 @@ from problems import load_design
 from scipy.stats import spearmanr
 
 TABLE, PREDICTIONS = "paper.csv", "paper_predictions.npz"
-ACCEPTANCES = "paper_acceptances.csv"
+ACCEPTANCES, TIMES = "paper_acceptances.csv", "paper_times.csv"
 DESIGN = 0
 
 Record = dict[str, Any]
@@ -97,11 +97,32 @@ def write_table(found: Sequence[Stored], folder: Path) -> None:
     with replacing(folder / PREDICTIONS) as file:
         np.savez_compressed(file, **drawn(found))
     with replacing(folder / TABLE) as file:
-        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
-        writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)))
-        writer.writeheader()
-        writer.writerows({k: rounded(v) for k, v in row.items()} for row in rows)
-        text.detach()
+        write_rows(file, rows)
+
+
+def write_rows(file: IO[bytes], rows: Sequence[Record]) -> None:
+    """Lines of a table that has the columns of all rows."""
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for row in rows for key in row)))
+    writer.writeheader()
+    writer.writerows({k: rounded(v) for k, v in row.items()} for row in rows)
+    text.detach()
+
+
+def fill(path: Path, trials: Sequence[Trial], found_in: Callable[[Trial], Record]) -> None:
+    """A table with a row a trial and what is found in it; one that is there is kept."""
+    from deepemu.files.atomic import replacing
+
+    if path.exists():
+        print(f"{path} is there and is kept; remove it to have it made again")
+        return
+    rows = []
+    for trial in trials:
+        rows.append(trial._asdict() | found_in(trial))
+        print(f"{len(rows)}/{len(trials)}: {trial.name}", flush=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as file:
+        write_rows(file, rows)
 
 
 def names_in(folder: Path) -> set[str]:
@@ -158,6 +179,11 @@ def on_the_step(x: np.ndarray, std: np.ndarray) -> dict[str, float]:
         "jump_std": float(std[beside_the_jump].mean()),
         "runs_std": float(std[nearest].mean()),
     }
+
+
+def at_the_runs(std: np.ndarray, y: np.ndarray) -> dict[str, float]:
+    """Largest standard deviation at a run, over the range of the outputs of all runs."""
+    return {"std_at_runs": float(np.max(std) / np.ptp(y))}
 
 
 def against_errors(truth: np.ndarray, trial: Stored) -> dict[str, float]:
