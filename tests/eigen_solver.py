@@ -62,8 +62,8 @@ class ByEigenvalues(Dense):
         return Derivatives(now, (up - down) / (2 * STEP), jnp.diag(curvature))
 
     def log_density_moving(self, node, columns, resting, target, sites):
-        factor, exponent = dense.more_at_rest(node, columns, resting)
-        return self.log_density(jnp.linalg.eigh(factor * jnp.exp(-exponent)), node, target, sites)
+        matrix = dense.completed(node, dense.more_at_rest(node, columns, resting), sites)
+        return self.log_density(jnp.linalg.eigh(matrix), node, target, sites)
 
     def condition(self, node, inputs, sites):
         values, vectors = self.factor(node, inputs, sites)

@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 from scipy import stats
 
-KERNELS = ("squared_exponential", "matern52", "matern32")
+KERNELS = ("squared_exponential", "matern52", "matern32", "linear")
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,20 @@ class Process:
     def correlation(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Product over columns of the textbook kernel; no nugget. Leading axes are batches."""
         r = np.abs(a[..., :, None, :] - b[..., None, :, :]) / self.lengthscale
-        if self.kernel == "squared_exponential":
+        if self.kernel == "linear":
+            each = 1 + a[..., :, None, :] * b[..., None, :, :] / self.lengthscale**2
+        elif self.kernel == "squared_exponential":
             each = np.exp(-(r**2))
         elif self.kernel == "matern52":
             each = (1 + np.sqrt(5) * r + 5 * r**2 / 3) * np.exp(-np.sqrt(5) * r)
         else:
             each = (1 + np.sqrt(3) * r) * np.exp(-np.sqrt(3) * r)
         return each.prod(axis=-1)
+
+    def variance(self, x: np.ndarray) -> np.ndarray:
+        """The kernel of each row with itself."""
+        one = lambda row: self.correlation(row[None], row[None])[0, 0]  # noqa: E731
+        return np.apply_along_axis(one, -1, x)
 
     def covariance(self, x: np.ndarray, counts: np.ndarray | float = 1.0) -> np.ndarray:
         """Of the means of ``counts`` observations a row."""
@@ -132,7 +139,8 @@ def through_inputs(
     cross = process.scale * process.correlation(points, x)
     inverse = np.linalg.inv(process.covariance(x))
     mean_at = cross @ inverse @ y
-    var_at = process.scale * (1 + process.nugget) - np.einsum("ki,ij,kj->k", cross, inverse, cross)
+    prior = process.scale * (process.variance(points) + process.nugget)
+    var_at = prior - np.einsum("ki,ij,kj->k", cross, inverse, cross)
     mean = weights @ mean_at
     spread = var_at + (mean_at - mean) ** 2
     errors = np.array([mean_at.std(), spread.std()]) / np.sqrt(len(points))
@@ -156,7 +164,8 @@ def in_long_double(
         right[k + 1 :] -= column[:, None] * right[k]
         rest[k + 1 :, k + 1 :] -= column[:, None] * column
     cross, target = right[:, :-1], right[:, -1]
-    mean_at, left = target @ cross, 1 + long(process.nugget) - np.sum(cross**2, axis=0)
+    prior = exact.variance(flat) + long(process.nugget)
+    mean_at, left = target @ cross, prior - np.sum(cross**2, axis=0)
     mean_at, left = (each.reshape(points.shape[:-1]) for each in (mean_at, left))
     mean = mean_at @ long(weights)
     spread = process.scale * left + (mean_at - mean[..., None]) ** 2

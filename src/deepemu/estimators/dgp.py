@@ -64,7 +64,7 @@ class DGP(BaseEmulator):
         Number of layers, the observed one included.
     width : int or None
         Nodes in each hidden layer; ``None``: number of inputs, but at most 6.
-    kernel : {"matern52", "matern32", "squared_exponential"}
+    kernel : {"matern52", "matern32", "squared_exponential", "linear"}
     lengthscale : {"ard", "shared", "layer"}
         One lengthscale per column that a node reads, or one per node, or one per hidden layer (and
         one for each output), with which three layers train in half of the time.

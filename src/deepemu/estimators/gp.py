@@ -18,7 +18,7 @@ class GP(BaseEmulator):
 
     Parameters
     ----------
-    kernel : {"matern52", "matern32", "squared_exponential"}
+    kernel : {"matern52", "matern32", "squared_exponential", "linear"}
     lengthscale : {"ard", "shared"}
     prior : {"reference", "gamma", "inverse_gamma", "none"} or a prior object
     nugget : float, "auto" or "estimate"

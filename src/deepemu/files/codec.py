@@ -31,6 +31,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("squared exponential", families.SquaredExponential, ""),
     ("matern 3/2", families.Matern32, ""),
     ("matern 5/2", families.Matern52, ""),
+    ("linear", families.Linear, ""),
     ("flat", priors.Flat, ""),
     ("gamma", priors.Gamma, "shape rate"),
     ("inverse gamma", priors.InverseGamma, "shape scale"),

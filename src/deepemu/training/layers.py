@@ -44,7 +44,7 @@ class Layer:
     ----------
     width : int or None
         Number of nodes; ``None`` in the last layer means one node per output.
-    kernel : {"matern52", "matern32", "squared_exponential"}
+    kernel : {"matern52", "matern32", "squared_exponential", "linear"}
         Product kernel of every node of the layer.
     lengthscale : {"ard", "shared", "layer"}
         One lengthscale per column that a node reads, or one for all of them, or one for all nodes

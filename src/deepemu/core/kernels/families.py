@@ -1,6 +1,6 @@
-"""Stationary kernels: correlation k and its Gaussian expectation I, one dimension at a time.
+"""Kernels k and their Gaussian expectations I, one dimension at a time.
 
-A kernel works in scaled units: distances are divided by the lengthscale, variances by its square.
+A kernel works in scaled units: points are divided by the lengthscale, variances by its square.
 Every one-dimensional function returns a pair (factor, exponent) that stands for
 factor * exp(-exponent), so that a product over dimensions costs one exponential per entry.
 """
@@ -8,7 +8,7 @@ factor * exp(-exponent), so that a product over dimensions costs one exponential
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax.numpy as jnp
 
@@ -21,23 +21,45 @@ Slopes = tuple[Array, Array, Array]
 """First, second and third derivative of a function, relative to the function."""
 
 
-NAMES = ("squared_exponential", "matern52", "matern32")
+NAMES = ("squared_exponential", "matern52", "matern32", "linear")
+
+
+class Two(NamedTuple):
+    """Points u and w in lengthscales, and r = u - w, which has all digits where they are close."""
+
+    u: Array
+    w: Array
+    r: Array
+
+    @classmethod
+    def of(cls, a: Array, b: Array, inverse_lengthscale: Array) -> "Two":
+        return cls(a * inverse_lengthscale, b * inverse_lengthscale, (a - b) * inverse_lengthscale)
+
+    def moved(self, by: Array) -> "Two":
+        """With u + by in the place of u."""
+        return Two(self.u + by, self.w, self.r + by)
 
 
 class Kernel(Protocol):
     """Functions of one dimension in scaled units; frozen and hashable, a static argument."""
 
-    def correlation(self, r: Array) -> Parts:
-        """k(r), r = (u - w) / gamma."""
+    def at(self, two: Two) -> Parts:
+        """k(u, w)."""
 
-    def log_slope(self, r: Array) -> Array:
-        """d log k / d log gamma = -r d log k / dr."""
+    def log_slope_at(self, two: Two) -> Array:
+        """d log k / d log gamma."""
 
-    def expectation(self, delta: Array, var: Array) -> Parts:
-        """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
+    def expectation_at(self, two: Two, var: Array) -> Parts:
+        """I = E[k(U, w)], U ~ N(u, var)."""
+
+    def variance(self, u: Array) -> Array | float:
+        """k(u, u)."""
+
+    def expected_variance(self, u: Array, var: Array) -> Array | float:
+        """E[k(U, U)], U ~ N(u, var)."""
 
     derivatives_at_zero: ClassVar[tuple[float, float] | None] = None
-    """-k''(0) and k''''(0), if k has four derivatives."""
+    """-k''(0) and k''''(0), if k is a function of r that has four derivatives."""
 
     def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
         """I with its derivatives in delta relative to it, if k has four derivatives."""
@@ -45,7 +67,39 @@ class Kernel(Protocol):
 
 
 @dataclass(frozen=True)
-class SquaredExponential(Kernel):
+class Stationary(Kernel):
+    """A function of r = u - w alone, which is one at zero."""
+
+    @abstractmethod
+    def correlation(self, r: Array) -> Parts:
+        """k(r)."""
+
+    @abstractmethod
+    def log_slope(self, r: Array) -> Array:
+        """d log k / d log gamma = -r d log k / dr."""
+
+    @abstractmethod
+    def expectation(self, delta: Array, var: Array) -> Parts:
+        """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
+
+    def at(self, two: Two) -> Parts:
+        return self.correlation(two.r)
+
+    def log_slope_at(self, two: Two) -> Array:
+        return self.log_slope(two.r)
+
+    def expectation_at(self, two: Two, var: Array) -> Parts:
+        return self.expectation(two.r, var)
+
+    def variance(self, u: Array) -> float:
+        return 1.0
+
+    def expected_variance(self, u: Array, var: Array) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True)
+class SquaredExponential(Stationary):
     """k(r) = exp(-r^2)."""
 
     derivatives_at_zero: ClassVar[tuple[float, float] | None] = (2.0, 12.0)
@@ -73,7 +127,7 @@ class SquaredExponential(Kernel):
 
 
 @dataclass(frozen=True)
-class Matern(Kernel):
+class Matern(Stationary):
     """k(r) = p(|r|) exp(-a |r|), with p a polynomial of degree 1 or 2."""
 
     rate: ClassVar[float]
@@ -178,9 +232,42 @@ class Matern32(Matern):
         return 1.0 + self.rate * gap, jnp.full_like(gap, 3.0)
 
 
+# In the place of a k that is zero, so that it has a logarithmic slope; below all round-off.
+NEARLY_ZERO = 1e-30
+
+
+@dataclass(frozen=True)
+class Linear(Kernel):
+    """k(u, w) = 1 + u w: a straight line, whose value at zero and slope are standard normal.
+
+    The product over columns is a process that is linear in each of them.
+    """
+
+    def at(self, two: Two) -> Parts:
+        """k = 1 + u w, or nearly zero where it is zero."""
+        k = 1.0 + two.u * two.w
+        return jnp.where(k == 0.0, NEARLY_ZERO, k), jnp.zeros_like(k)
+
+    def log_slope_at(self, two: Two) -> Array:
+        """d log k / d log lengthscale = -2 u w / k."""
+        return -2.0 * two.u * two.w / self.at(two)[0]
+
+    def expectation_at(self, two: Two, var: Array) -> Parts:
+        """I = 1 + u w."""
+        return self.at(two)
+
+    def variance(self, u: Array) -> Array:
+        """k(u, u) = 1 + u^2."""
+        return 1.0 + u**2
+
+    def expected_variance(self, u: Array, var: Array) -> Array:
+        """E[k(U, U)] = 1 + u^2 + v."""
+        return 1.0 + u**2 + var
+
+
 def by_name(name: str) -> Kernel:
     """The kernel called name, one of `NAMES`."""
     if name not in NAMES:
         raise ValueError(f"unknown kernel {name!r}; choose one of {', '.join(NAMES)}")
-    kernels: tuple[Kernel, ...] = (SquaredExponential(), Matern52(), Matern32())
+    kernels: tuple[Kernel, ...] = (SquaredExponential(), Matern52(), Matern32(), Linear())
     return kernels[NAMES.index(name)]

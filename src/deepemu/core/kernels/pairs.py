@@ -1,4 +1,4 @@
-"""J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), for all pairs of design points, in scaled units.
+"""J = E[k(W, w_i) k(W, w_j)], W ~ N(m, v), for all pairs of design points, in scaled units.
 
 A `PairForm` computes as much as possible per point (everything with erfc, and for a Matern kernel
 everything with exp), so that little remains per pair.
@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
-from deepemu.core.kernels.families import Kernel, Matern
+from deepemu.core.kernels.families import Kernel, Linear, Matern, Two
 from deepemu.core.kernels.half_line import (
     SMALLEST_VARIANCE,
     density_slopes,
@@ -35,7 +35,7 @@ _NARROW = 4.0
 
 
 class PairForm(Protocol):
-    """J = E[k(W - w_i) k(W - w_j)], W ~ N(m, v), from features of each design point.
+    """J = E[k(W, w_i) k(W, w_j)], W ~ N(m, v), from features of each design point.
 
     Arrays have dimensions along their first axis; `product` takes one entry for each.
     """
@@ -53,8 +53,8 @@ class PairForm(Protocol):
     def decay(self, gap: Array) -> Array:
         """Exponent of the part of J that the input's distribution leaves alone."""
 
-    def features(self, delta: Array, var: Array) -> Any:
-        """The features of a design point that J needs, a pytree; delta = (m - w) / gamma."""
+    def features(self, two: Two, var: Array) -> Any:
+        """The features of a design point that J needs, a pytree; m and w are the two points."""
 
     def product(self, i: Sequence[Any], j: Sequence[Any], gap: Sequence[Array]) -> Array:
         """prod_d J exp(decay(gap)) less the common factor, gap = (w_i - w_j) / gamma."""
@@ -64,6 +64,8 @@ def of(kernel: Kernel) -> tuple[PairForm, ...]:
     """Forms of J, the cheapest first; the last one is always accurate."""
     if isinstance(kernel, Matern):
         return _NarrowMaternPairs(kernel), _WideMaternPairs(kernel)
+    if isinstance(kernel, Linear):
+        return (_LinearPairs(),)
     return (_SquaredExponentialPairs(),)
 
 
@@ -84,14 +86,48 @@ class _SquaredExponentialPairs(PairForm):
         """(w_i - w_j)^2 / 2."""
         return 0.5 * gap**2
 
-    def features(self, delta: Array, var: Array) -> Array:
+    def features(self, two: Two, var: Array) -> Array:
         """d / sqrt(1+4v)."""
-        return delta / jnp.sqrt(1.0 + 4.0 * var)
+        return two.r / jnp.sqrt(1.0 + 4.0 * var)
 
     def product(self, i: Sequence[Array], j: Sequence[Array], gap: Sequence[Array]) -> Array:
         """One exponential of a sum of squares: no term cancels."""
         squares = [(a + b) ** 2 for a, b in zip(i, j, strict=True)]
         return exp_negative(0.5 * functools.reduce(jnp.add, squares))
+
+
+_LinearPoint = tuple[Array, Array]
+
+
+@dataclass(frozen=True)
+class _LinearPairs(PairForm):
+    """J = (1 + m w_i) (1 + m w_j) + v w_i w_j.
+
+    Targets that no line explains have large α, whose sums over pairs cancel: for few columns a
+    cubature is exact.
+    """
+
+    cheap_to_read: ClassVar[bool] = True
+
+    def is_accurate(self, var: Array) -> Array:
+        return jnp.ones(var.shape[-1], bool)
+
+    def common(self, var: Array) -> Array:
+        return jnp.ones_like(var[0])
+
+    def decay(self, gap: Array) -> Array:
+        return jnp.zeros_like(gap)
+
+    def features(self, two: Two, var: Array) -> _LinearPoint:
+        """1 + m w and w sqrt(v)."""
+        return 1.0 + two.u * two.w, two.w * jnp.sqrt(var)
+
+    def product(
+        self, i: Sequence[_LinearPoint], j: Sequence[_LinearPoint], gap: Sequence[Array]
+    ) -> Array:
+        """prod_d (a_i a_j + b_i b_j) of the features a and b."""
+        each = [p[0] * q[0] + p[1] * q[1] for p, q in zip(i, j, strict=True)]
+        return functools.reduce(jnp.multiply, each)
 
 
 @dataclass(frozen=True)
@@ -132,9 +168,9 @@ class _NarrowMaternPairs(_MaternPairs):
     def is_accurate(self, var: Array) -> Array:
         return jnp.all(var <= _NARROW, axis=(0, 1))
 
-    def features(self, delta: Array, var: Array) -> _NarrowMaternPoint:
+    def features(self, two: Two, var: Array) -> _NarrowMaternPoint:
         order, rate = 2 * self.kernel.degree, 2.0 * self.kernel.rate
-        delta, var = jnp.broadcast_arrays(delta, var)
+        delta, var = jnp.broadcast_arrays(two.r, var)
         above_mean = delta < 0.0
 
         def moments(column: tuple[Array, Array]) -> tuple[Array, ...]:
@@ -216,10 +252,10 @@ class _WideMaternPairs(_MaternPairs):
     def is_accurate(self, var: Array) -> Array:
         return jnp.ones(var.shape[-1], bool)
 
-    def features(self, delta: Array, var: Array) -> _WideMaternPoint:
+    def features(self, two: Two, var: Array) -> _WideMaternPoint:
         """All of J that needs exp or erfc; see `_WideMaternPoint`."""
         order, rate = 2 * self.kernel.degree, 2.0 * self.kernel.rate
-        delta, var = jnp.broadcast_arrays(delta, var)
+        delta, var = jnp.broadcast_arrays(two.r, var)
         sd = jnp.sqrt(jnp.maximum(var, SMALLEST_VARIANCE))
         z = delta / sd
         rates = jnp.array([rate, rate, 0.0, 0.0]).reshape(-1, *[1] * delta.ndim)

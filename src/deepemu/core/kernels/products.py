@@ -1,5 +1,6 @@
 """Products of a kernel's one-dimensional functions over the columns that a node reads."""
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -7,11 +8,11 @@ import jax.numpy as jnp
 
 from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
-from deepemu.core.kernels.families import Kernel, Parts, Slopes
+from deepemu.core.kernels.families import Kernel, Parts, Slopes, Two
 
 
 def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Parts:
-    """Factor and exponent (n, m) of prod_d k((a_d - b_d) / gamma_d).
+    """Factor and exponent (n, m) of prod_d k(a_d / gamma_d, b_d / gamma_d).
 
     Two sets of columns combine as factor_1 * factor_2 and exponent_1 + exponent_2; an empty set
     has factor 1 and exponent 0.
@@ -20,7 +21,7 @@ def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Par
         return jnp.ones((), a.dtype), jnp.zeros((len(a), len(b)), a.dtype)
 
     def one(d: int) -> Parts:
-        return kernel.correlation((a[:, None, d] - b[None, :, d]) * inverse_lengthscale[d])
+        return kernel.at(Two.of(a[:, None, d], b[None, :, d], inverse_lengthscale[d]))
 
     return _product(one, a.shape[1])
 
@@ -31,28 +32,48 @@ def combine(factor: Array, exponent: Array) -> Array:
 
 
 def correlation_matrix(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Array:
-    """R_ij = prod_d k((a_id - b_jd) / gamma_d), (n, m)."""
+    """R_ij = prod_d k(a_id / gamma_d, b_jd / gamma_d), (n, m)."""
     return combine(*parts(kernel, a, b, inverse_lengthscale))
 
 
-def expectation_matrix(kernel: Kernel, delta: Array, var: Array) -> Array:
-    """I = prod_d E[k(W_d - w_d)] over delta (D, n, m) and var (D, 1, m), (n, m)."""
+def variance(kernel: Kernel, at: Array, inverse_lengthscale: Array) -> Array | float:
+    """prod_d k(a_d / gamma_d, a_d / gamma_d), the variance of the prior at the rows of (m, D)."""
+    return variance_of_columns(kernel, (at * inverse_lengthscale[None]).T)
+
+
+def variance_of_columns(kernel: Kernel, u: Array) -> Array | float:
+    """prod_d k(u_d, u_d) over columns (D, m) in lengthscales."""
+    return math.prod((kernel.variance(column) for column in u), start=1.0)
+
+
+def expected_variance(kernel: Kernel, two: Two, var: Array) -> Array | float:
+    """prod_d E[k(U_d, U_d)] (m,), U_d ~ N(u_d, v_d), over u and var (D, 1, m)."""
+    columns = zip(two.u[:, 0], var[:, 0], strict=True)
+    return math.prod((kernel.expected_variance(*column) for column in columns), start=1.0)
+
+
+def expectation_matrix(kernel: Kernel, two: Two, var: Array) -> Array:
+    """I = prod_d E[k(U_d, w_d)], U_d ~ N(u_d, v_d), over two points (D, n, m) and var (D, 1, m)."""
     # A loop: half-line moments of a Matern kernel take long to compile.
-    factors, exponents = jax.lax.map(lambda column: kernel.expectation(*column), (delta, var))
+    factors, exponents = jax.lax.map(lambda column: kernel.expectation_at(*column), (two, var))
     return combine(jnp.prod(factors, axis=0), jnp.sum(exponents, axis=0))
 
 
 def expectation_and_slopes(kernel: Kernel, delta: Array, var: Array) -> tuple[Array, Slopes]:
-    """I (n, m) as above, and its derivatives in each delta (D, n, m), relative to it."""
+    """I (n, m) over delta (D, n, m), and its derivatives in each delta, relative to it."""
     of_column = lambda column: kernel.expectation_and_slopes(*column)  # noqa: E731
     (factors, exponents), slopes = jax.lax.map(of_column, (delta, var))
     return combine(jnp.prod(factors, axis=0), jnp.sum(exponents, axis=0)), slopes
 
 
-def scaled(w: Array, mean: Array, var: Array, inverse_lengthscale: Array) -> tuple[Array, Array]:
-    """(m - w)/gamma as (D, n, m) and v/gamma^2 as (D, 1, m), at w (n, D) and m, v (m, D)."""
+def scaled(w: Array, mean: Array, var: Array, inverse_lengthscale: Array) -> tuple[Two, Array]:
+    """m/gamma (D, 1, m) and w/gamma (D, n, 1), and v/gamma^2 (D, 1, m).
+
+    Given design points w (n, D) and means and variances m and v (m, D).
+    """
     inverse = inverse_lengthscale[:, None, None]
-    return (mean.T[:, None, :] - w.T[:, :, None]) * inverse, var.T[:, None, :] * inverse**2
+    two = Two.of(mean.T[:, None, :], w.T[:, :, None], inverse)
+    return two, var.T[:, None, :] * inverse**2
 
 
 def _product(one: Callable[[int], Parts], dimensions: int) -> Parts:

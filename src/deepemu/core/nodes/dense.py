@@ -16,7 +16,7 @@ from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Parts
+from deepemu.core.kernels.families import Parts, Stationary, Two
 from deepemu.core.nodes import linked
 from deepemu.core.nodes.linked import Link
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
@@ -28,23 +28,43 @@ SMALLEST_JITTER = 1e-8
 NO_CORRELATION = 1e3  # exp(-1000) is zero
 
 
-def site_exponent(nugget: Array, sites: Sites) -> Array:
-    """E (n, n) that turns the kernel's factor exp(-e) into R = factor exp(-e - E).
+def site_exponent(node: Node, sites: Sites) -> Array:
+    """E (n, n) that turns the kernel's factor exp(-e) into R = factor exp(-e - E), or into K if the
+    kernel is not stationary.
 
     Rows in use: E_ii = -log(1 + η/a_i), so that R_ii = 1 + η/a_i, and zero off the diagonal.
-    Padded rows: R is the identity. It costs nothing where the exponents are added up anyway.
+    Padded rows: R is the identity, K zero. It costs nothing where exponents are added up anyway.
     """
     used = sites.used
-    on_diagonal = jnp.where(used, -jnp.log1p(nugget / jnp.maximum(sites.counts, 1.0)), 0.0)
     beside = jnp.where(used[:, None] & used[None, :], 0.0, NO_CORRELATION)
+    if not isinstance(node.kernel, Stationary):
+        return beside
+    on_diagonal = jnp.where(used, -jnp.log1p(noise(node, sites)), 0.0)
     is_diagonal = jnp.eye(used.shape[0], dtype=bool)
     return jnp.where(is_diagonal, on_diagonal[:, None], beside)
 
 
+def noise(node: Node, sites: Sites) -> Array:
+    """η/a_i, and η in padded rows."""
+    return node.nugget / jnp.maximum(sites.counts, 1.0)
+
+
+def beside_kernel(node: Node, sites: Sites) -> Array:
+    """The diagonal matrix R − K: η/a_i in rows in use, one in padded ones."""
+    return jnp.diag(jnp.where(sites.used, noise(node, sites), 1.0))
+
+
+def completed(node: Node, every: Parts, sites: Sites) -> Array:
+    """R from the parts of all columns, with those of `site_exponent`."""
+    matrix = products.combine(*every)
+    if isinstance(node.kernel, Stationary):
+        return matrix
+    return matrix + beside_kernel(node, sites)
+
+
 def correlation(node: Node, inputs: Array, sites: Sites) -> Array:
     """R over the rows of ``inputs``."""
-    factor, exponent = products.parts(node.kernel, inputs, inputs, node.inverse_lengthscale)
-    return products.combine(factor, exponent + site_exponent(node.nugget, sites))
+    return completed(node, at_rest(node, inputs, sites), sites)
 
 
 def factor(node: Node, inputs: Array, sites: Sites) -> Array:
@@ -116,10 +136,10 @@ def derivatives(
     now = _fit(lower, node, target, sites, free_scale)
     precision = linalg.inverse(lower)
     alpha = precision @ target
-    traces, images = _slopes(node, inputs, matrix, precision, alpha)
-    noise = jnp.where(sites.used, node.nugget / jnp.maximum(sites.counts, 1.0), 0.0)
-    traces = jnp.append(traces, noise @ jnp.diagonal(precision))
-    images = jnp.vstack([images, noise * alpha])
+    traces, images = _slopes(node, inputs, matrix - beside_kernel(node, sites), precision, alpha)
+    of_nugget = jnp.where(sites.used, noise(node, sites), 0.0)
+    traces = jnp.append(traces, of_nugget @ jnp.diagonal(precision))
+    images = jnp.vstack([images, of_nugget * alpha])
     is_nugget = (jnp.arange(len(traces)) == len(traces) - 1).astype(traces.dtype)
     replicates = is_nugget * (sites.squares / (node.nugget * now.scale))
     explained = images @ alpha / now.scale + replicates
@@ -132,17 +152,17 @@ def derivatives(
 
 
 def _slopes(
-    node: Node, inputs: Array, matrix: Array, precision: Array, alpha: Array
+    node: Node, inputs: Array, kernel_matrix: Array, precision: Array, alpha: Array
 ) -> tuple[Array, Array]:
-    """tr(R⁻¹R_p) and R_p α for each column p, R_p = R ∘ ∂ log k/∂ log γ_p: zero on the diagonal.
+    """tr(R⁻¹R_p) and R_p α for each column p, R_p = K ∘ ∂ log k/∂ log γ_p.
 
     Both are zero for a column that the node does not read.
     """
 
     def of_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
         values, inverse_lengthscale = column
-        distance = (values[:, None] - values[None, :]) * inverse_lengthscale
-        slope = matrix * node.kernel.log_slope(distance)
+        two = Two.of(values[:, None], values[None, :], inverse_lengthscale)
+        slope = kernel_matrix * node.kernel.log_slope_at(two)
         return jnp.sum(precision * slope), slope @ alpha
 
     def of_read_column(column: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -160,7 +180,7 @@ def draw_prior(lower: Array, node: Node, sites: Sites, normals: Array) -> Array:
 def at_rest(node: Node, columns: Array, sites: Sites) -> Parts:
     """Factor and exponent of R over some columns, nugget and padding included."""
     scale, exponent = products.parts(node.kernel, columns, columns, node.inverse_lengthscale)
-    return scale, exponent + site_exponent(node.nugget, sites)
+    return scale, exponent + site_exponent(node, sites)
 
 
 def more_at_rest(node: Node, columns: Array, resting: Parts) -> Parts:
@@ -173,7 +193,7 @@ def log_density_moving(
     node: Node, columns: Array, resting: Parts, target: Array, sites: Sites
 ) -> Array:
     """`log_density` with R from columns that move and those at rest."""
-    lower = linalg.cholesky(products.combine(*more_at_rest(node, columns, resting)))
+    lower = linalg.cholesky(completed(node, more_at_rest(node, columns, resting), sites))
     return log_density(lower, node, target, sites)
 
 
@@ -196,12 +216,14 @@ def mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:
 def predict(node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array) -> Gaussian:
     """Mean and variance (m,) of the output at known inputs (m, D), equation (1) of the paper.
 
-    μ = rᵀα and σ₀² = σ² (1 + η − rᵀR⁻¹r), never below σ²η, which bounds the round-off of the sum.
+    μ = rᵀα and σ₀² = σ² (k(x, x) + η − rᵀR⁻¹r), never below σ²η, which bounds the round-off of the
+    sum; k(x, x) is one for a stationary kernel.
     For α of several targets, (k, n), the means are (k, m).
     """
     cross = products.correlation_matrix(node.kernel, inputs, at, node.inverse_lengthscale)
     explained = jnp.sum((inverse_lower @ cross) ** 2, axis=0)
-    relative = jnp.maximum(1.0 + node.nugget - explained, node.nugget)
+    prior = products.variance(node.kernel, at, node.inverse_lengthscale)
+    relative = jnp.maximum(prior + node.nugget - explained, node.nugget)
     return Gaussian(alpha @ cross, node.scale * relative)
 
 

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Kernel, Matern
+from deepemu.core.kernels.families import Kernel, Matern, Two
 from deepemu.core.linalg import Triangle
 from deepemu.core.nodes.cubature import SAFETY, SMALLEST_VARIANCE, TINY
-from deepemu.core.nodes.node import Node
+from deepemu.core.nodes.node import Known, Node
 
 # A Matérn kernel's expectations cost as much as the few points of a cubature of fewer columns.
 FEWEST_COLUMNS_OF_MATERN = 3
@@ -29,19 +29,19 @@ def applies(kernel: Kernel, n_columns: int) -> bool:
 
 
 def moments(
-    node: Node, root: Triangle, alpha: Array, delta: Array, var: Array, factor: Array
+    node: Node, root: Triangle, alpha: Array, two: Two, var: Array, known: Known
 ) -> tuple[Array, Array, Array]:
-    """Mean, variance and its error (m,), at delta (D, n, m), var (D, 1, m) and factors (n, m).
+    """Mean, variance and its error (m,), at means and design points (D, n, m) and var (D, 1, m).
 
     g_0 is E[r]. With D_d = √v_d ∂_d, that of degree one in column d is D_d g_0, those of degree two
     are D_d D_e g_0 or D_d² g_0 / √2, and of degree three D_d² D_e g_0 / √2 or D_d³ g_0 / √6. (Three
     different columns are left out of the error.)
     """
     var = jnp.maximum(var, SMALLEST_VARIANCE)
-    expected, derivatives = products.expectation_and_slopes(node.kernel, delta, var)
+    expected, derivatives = products.expectation_and_slopes(node.kernel, two.r, var)
     powers = zip((0.5, 1.0, 1.5), derivatives, strict=True)
     first, second, third = (var**power * relative for power, relative in powers)
-    centre, is_column = expected * factor, jnp.eye(len(var), dtype=bool)
+    centre, is_column = expected * known.factor, jnp.eye(len(var), dtype=bool)
 
     def along(column: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
         """Of column d: |L⁻¹g_d|², αᵀD_d g_0, and αᵀD_d D_e g_0 and αᵀD_d² D_e g_0 for all e."""

@@ -10,12 +10,12 @@ from deepemu._types import Array, record
 from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels import pairs, products
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.families import Kernel, Two
 from deepemu.core.kernels.pairs import PairForm
 from deepemu.core.linalg import Triangle
 from deepemu.core.nodes import cubature, expansion, pair_sums
 from deepemu.core.nodes.cubature import Rule
-from deepemu.core.nodes.node import Node
+from deepemu.core.nodes.node import Known, Node
 from deepemu.core.nodes.pair_sums import Pairs
 
 # Relative, of the variance: the standard deviation is right to half of it.
@@ -52,10 +52,11 @@ class Linked:
 
 @record
 class Expected:
-    """Mean μ = αᵀ(f∘I) and variance αᵀJα − μ² + σ² (1 + η − tr(R⁻¹J)), with ffᵀ in J, at test
+    """Mean μ = αᵀ(f∘I) and variance αᵀJα − μ² + σ² (κ + η − tr(R⁻¹J)), with ffᵀ in J, at test
     points; an estimate of the variance's error, and a mask of where no other scheme can do better.
 
-    f holds the correlations with known columns, for which I = r and J = r rᵀ.
+    f holds the correlations with known columns, for which I = r and J = r rᵀ; κ = E[k(W, W)] is one
+    for a stationary kernel.
     """
 
     mean: Array
@@ -75,9 +76,9 @@ class Scheme(Protocol):
         """Quantities that all test points share, given design points (n, D) in lengthscales."""
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Any, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Any, two: Two, var: Array, known: Known
     ) -> Expected:
-        """At delta (D, n, m), var (D, 1, m) and factors (n, m)."""
+        """At means and design points (D, n, m), and var (D, 1, m)."""
 
 
 class ByProducts(Scheme):
@@ -96,9 +97,9 @@ class ByExpansion(ByProducts):
     """To first order in the spread of nearly known inputs."""
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Triangle, two: Two, var: Array, known: Known
     ) -> Expected:
-        found = expansion.moments(node, prepared, alpha, delta, var, factor)
+        found = expansion.moments(node, prepared, alpha, two, var, known)
         return Expected(*found, jnp.zeros_like(found[0], bool))
 
 
@@ -109,10 +110,10 @@ class ByCubature(ByProducts):
     rule: Rule
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Triangle, two: Two, var: Array, known: Known
     ) -> Expected:
-        mean = alpha @ (products.expectation_matrix(node.kernel, delta, var) * factor)
-        found = cubature.variance(self.rule, node, prepared, alpha, mean, delta, var, factor)
+        mean = alpha @ (products.expectation_matrix(node.kernel, two, var) * known.factor)
+        found = cubature.variance(self.rule, node, prepared, alpha, mean, two, var, known)
         return Expected(mean, *found, jnp.zeros_like(mean, bool))
 
 
@@ -138,14 +139,15 @@ class ByPairs(Scheme):
         node: Node,
         alpha: Array,
         prepared: tuple[Pairs, Array],
-        delta: Array,
+        two: Two,
         var: Array,
-        factor: Array,
+        known: Known,
     ) -> Expected:
         pairs, round_off = prepared
-        mean = alpha @ (products.expectation_matrix(node.kernel, delta, var) * factor)
-        second = pair_sums.expected_sum(self.form, pairs, delta, var, factor)
-        total = second - mean**2 + node.scale * (1.0 + node.nugget)
+        mean = alpha @ (products.expectation_matrix(node.kernel, two, var) * known.factor)
+        second = pair_sums.expected_sum(self.form, pairs, two, var, known.factor)
+        prior = known.variance * products.expected_variance(node.kernel, two, var)
+        total = second - mean**2 + node.scale * (prior + node.nugget)
         applies = self.form.is_accurate(var)
         return Expected(mean, total, jnp.where(applies, round_off, jnp.inf), applies)
 
@@ -155,11 +157,11 @@ class AtKnownInputs(ByProducts):
     """For a node that reads known columns only: the sums have no expectations."""
 
     def expected(
-        self, node: Node, alpha: Array, prepared: Triangle, delta: Array, var: Array, factor: Array
+        self, node: Node, alpha: Array, prepared: Triangle, two: Two, var: Array, known: Known
     ) -> Expected:
-        left = 1.0 + node.nugget - linalg.squared_norms(prepared, factor)
-        known = jnp.ones_like(left, bool)
-        return Expected(alpha @ factor, node.scale * left, jnp.zeros_like(left), known)
+        left = known.variance + node.nugget - linalg.squared_norms(prepared, known.factor)
+        final = jnp.ones_like(left, bool)
+        return Expected(alpha @ known.factor, node.scale * left, jnp.zeros_like(left), final)
 
 
 def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
@@ -168,7 +170,7 @@ def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
     if n_uncertain == 0:
         return (AtKnownInputs(),)
     by_expansion = (ByExpansion(),) if expansion.applies(kernel, n_uncertain) else ()
-    by_cubature = map(ByCubature, cubature.rules(n_uncertain))
+    by_cubature = map(ByCubature, cubature.rules(kernel, n_uncertain))
     return (*by_expansion, *by_cubature, *map(ByPairs, pairs.of(kernel)))
 
 
@@ -185,14 +187,17 @@ def predict(
 ) -> Linked:
     """Mean and variance (m,) of the output where inputs are uncertain, (3) and (4) of the paper.
 
-    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (1 + η − tr(R⁻¹J)), never below σ²η.
+    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (κ + η − tr(R⁻¹J)), never below σ²η; κ = E[k(W, W)].
     """
     n_uncertain = at.uncertain.mean.shape[1]
     hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
     inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
-    at_known = products.correlation_matrix(node.kernel, known, at.known, inverse_known)
-    delta, var = products.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
-    found = scheme.expected(node, alpha, prepared, delta, var, at_known)
+    at_known = Known(
+        products.correlation_matrix(node.kernel, known, at.known, inverse_known),
+        products.variance(node.kernel, at.known, inverse_known),
+    )
+    two, var = products.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
+    found = scheme.expected(node, alpha, prepared, two, var, at_known)
     total = jnp.maximum(found.var, node.scale * node.nugget)
     error = found.error / total
     return Linked(Gaussian(found.mean, total), error, found.final | (error <= TOLERANCE))

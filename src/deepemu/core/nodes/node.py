@@ -19,6 +19,15 @@ class Node:
 
 
 @record
+class Known:
+    """What a node's known columns contribute to its kernel at m test points: the correlations with
+    its design points (n, m), and the variance of its prior (m,), one for a stationary kernel."""
+
+    factor: Array
+    variance: Array | float
+
+
+@record
 class Sites:
     """How the rows were observed: replicates per row, and their sum of squares about site means.
 

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
+from deepemu.core.kernels.families import Two
 from deepemu.core.kernels.pairs import PairForm
 
 BLOCK = 16
@@ -55,10 +56,10 @@ def grouped(pairs: Pairs, n_together: int) -> Pairs:
     return Pairs(rows, columns, weights, n_steps, pairs.points)
 
 
-def expected_sum(form: PairForm, pairs: Pairs, delta: Array, var: Array, factor: Array) -> Array:
+def expected_sum(form: PairForm, pairs: Pairs, two: Two, var: Array, factor: Array) -> Array:
     """sum_ij A_ij f_i f_j J_ij (m,), with J in the given form."""
-    every = form.features(delta, var)
-    features = [jax.tree.map(lambda f, d=d: _in_blocks(f[d]), every) for d in range(len(delta))]
+    every = form.features(two, var)
+    features = [jax.tree.map(lambda f, d=d: _in_blocks(f[d]), every) for d in range(len(var))]
     factor = _in_blocks(factor)
 
     def add_tiles(step: Array, total: Array) -> Array:
