@@ -288,10 +288,10 @@ def test_the_rest_of_the_chains_have_the_better_kernel(monkeypatch, better):
     assert ran == [*PLAIN, *TWO, (2, 2, 2, better), (3, 4, 2, better)]
 
 
-@pytest.mark.parametrize("change", [{"max_depth": 2}, {"errors": {1: 1.0, 2: 1.0}}])
-def test_no_third_layer_where_it_is_not_allowed_or_not_earned(monkeypatch, change):
-    settings = {"errors": {1: 1.0, 2: 0.1}, "better": None} | change
-    ran, _ = race_with(monkeypatch, **settings)
+@pytest.mark.parametrize(("max_depth", "weight"), [(2, 0.9), (3, 0.4)])
+def test_no_third_layer_where_it_is_not_allowed_or_not_earned(monkeypatch, max_depth, weight):
+    monkeypatch.setattr(Race, "_weight_of_deep", lambda _: weight)
+    ran, _ = race_with(monkeypatch, {1: 1.0, 2: 0.1}, better=None, max_depth=max_depth)
     assert ran[4:] == [(2, 2, 2, "matern52"), (2, 2, 2, "squared_exponential")]
 
 
@@ -328,12 +328,29 @@ def test_little_effort_is_four_chains_of_one_kernel(monkeypatch):
 def test_much_effort_is_more_chains_and_three_layers(monkeypatch):
     errors = {1: 1.0, 2: 0.1, 3: 0.1}
     ran, _ = race_with(monkeypatch, errors, n_chains=None, max_depth=None, effort="thorough")
-    assert [each[:2] for each in ran][2:] == [(2, 4), (2, 4), (2, 12), (3, 4)]
+    assert [each[:2] for each in ran][2:] == [(2, 4), (2, 4), (2, 4), (3, 8)]
+
+
+def test_three_layers_have_both_kernels_in_play(monkeypatch):
+    errors, much = {1: 1.0, 2: 0.1, 3: 0.1}, {"max_depth": None, "effort": "thorough"}
+    ran, _ = race_with(monkeypatch, errors, better=None, n_chains=4, **much)
+    assert ran[4:] == [(3, 4, 2, "matern52"), (3, 4, 2, "squared_exponential")]
+
+
+def test_three_layers_are_long_and_have_one_kernel_each():
+    deep = Emulator(effort="thorough")._deep(TWO_INPUTS, 3, "matern52", 4, None)
+    assert [spec.shares_kernel for spec in deep.network.layers] == [True, True, False]
+    plan = deep.plan
+    assert (plan.n_chains, plan.n_iter, plan.n_sweeps, plan.stops_early) == (4, 500, 10, False)
+    two = Emulator(effort="thorough")._deep(TWO_INPUTS, 2, "matern52", 4, None)
+    assert not any(spec.shares_kernel for spec in two.network.layers)
+    assert (two.plan.n_iter, two.plan.n_sweeps, two.plan.stops_early) == (200, 5, True)
 
 
 def test_numbers_replace_those_of_the_effort():
     effort = Emulator(effort="quick", n_iter=7, n_chains=6)._effort()
     assert (effort.n_iter, effort.n_chains, effort.max_depth) == (7, 6, 2)
+    assert effort.n_iter_of_three == 7
 
 
 def test_time_that_is_left_is_used_for_more_chains(monkeypatch):

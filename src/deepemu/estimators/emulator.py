@@ -26,6 +26,9 @@ from deepemu.training.chains import Trained
 from deepemu.training.plan import N_FOLDS
 from deepemu.training.structures import KERNELS, DeepGP, Problem, Structure, plain_gps
 
+# Three layers need many sweeps, and settle late; they predict better with few lengthscales.
+THREE_LAYERS: dict[str, Any] = {"lengthscale": "layer", "n_sweeps": 10, "early_stopping": False}
+
 
 class Emulator(BaseEmulator):
     """The emulator that chooses its structure: plain and deep Gaussian processes, by how well they
@@ -33,18 +36,18 @@ class Emulator(BaseEmulator):
 
     Plain Gaussian processes with two kernels come first; then deep ones of two layers, a few chains
     each. If these predict clearly worse, that is all. Otherwise they get the rest of their chains,
-    unless one kernel is clearly worse than the other. If they predict clearly better than the plain
-    ones and ``max_depth`` is 3, three layers are tried with the better kernel. Nodes that only copy
-    an input in the first chains are dropped from the later ones. All trained structures are
-    weighted, and `summary` shows the evidence.
+    unless one kernel is clearly worse than the other. If they have most of the weight and
+    ``max_depth`` is 3, three layers follow, with one lengthscale per hidden layer and more
+    sweeps. Nodes that only copy an input in the first chains are dropped from the later ones. All
+    trained structures are weighted, and `summary` shows the evidence.
 
     Parameters
     ----------
     effort : {"quick", "default", "thorough"}
         How much is trained. "quick" takes the kernel whose plain process predicts better, four
         chains and 60 iterations; "default" both kernels, eight chains of each and 200 iterations;
-        "thorough" sixteen chains and, where depth pays, three layers. The arguments ``max_depth``,
-        ``n_chains`` and ``n_iter`` replace its numbers.
+        "thorough" adds, where depth pays, eight chains of three layers and 500 iterations. The
+        arguments ``max_depth``, ``n_chains`` and ``n_iter`` replace its numbers.
     time_limit : float or None
         Seconds after which nothing new is begun. Deep structures share the time, whatever
         ``n_chains`` is: chains are added as long as there is time, up to 48, and end early where
@@ -61,7 +64,8 @@ class Emulator(BaseEmulator):
         smallest nugget. "estimate" does without that prior. A number up to 1e-6 is for numerical
         stability only; plain processes, which need less of it, then have 1e-8.
     n_chains : int or None
-        Chains of each deep structure of two layers, at least 4; three layers get 4.
+        Chains of each deep structure of two layers, at least 4; three layers get 4, and 8 with
+        "thorough".
     n_iter : int or None
         Iterations of each chain.
     random_state, device, n_jobs, verbose, observation, solver
@@ -131,16 +135,17 @@ class Emulator(BaseEmulator):
         given = {name: number for name, number in asked.items() if number is not None}
         for name, number in given.items():
             require_whole(name, number)
+        if "n_iter" in given:
+            given["n_iter_of_three"] = given["n_iter"]
         return dataclasses.replace(EFFORTS[self.effort], **given)
 
     def _deep(
         self, problem: Problem, depth: int, kernel: str, n_chains: int, width: int | None
     ) -> DeepGP:
-        settings = DGP(
-            depth, width or self.width, kernel, nugget=self.nugget, n_chains=n_chains,
-            n_iter=self._effort().n_iter,
-        )  # fmt: skip
-        return settings.structure(problem, N_FOLDS)
+        effort = self._effort()
+        own = THREE_LAYERS | {"n_iter": effort.n_iter_of_three} if depth == DEEPEST else {}
+        settings = DGP(depth, width or self.width, kernel, nugget=self.nugget, n_iter=effort.n_iter)
+        return settings.set_params(n_chains=n_chains, **own).structure(problem, N_FOLDS)
 
     def _train(
         self, structures: list[Structure], seed: int, runs: Runs

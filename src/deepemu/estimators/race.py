@@ -32,18 +32,23 @@ SHARE_OF_ONE = 0.4
 @dataclass(frozen=True)
 class Effort:
     """How much is trained: chains per deep structure of two layers, iterations of each, the largest
-    depth, and whether deep structures have both kernels from the start."""
+    depth, whether deep structures have both kernels from the start, and what three layers have
+    instead: chains in all, and iterations."""
 
     n_chains: int
     n_iter: int
     max_depth: int
     both_kernels: bool = True
+    n_chains_of_three: int = N_FOLDS
+    n_iter_of_three: int = 200
 
 
 EFFORTS = {
-    "quick": Effort(n_chains=4, n_iter=60, max_depth=2, both_kernels=False),
+    "quick": Effort(n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60),
     "default": Effort(n_chains=8, n_iter=200, max_depth=2),
-    "thorough": Effort(n_chains=16, n_iter=200, max_depth=3),
+    "thorough": Effort(
+        n_chains=8, n_iter=200, max_depth=3, n_chains_of_three=8, n_iter_of_three=500
+    ),
 }
 
 
@@ -84,11 +89,19 @@ class Race:
             self._add([self._deep(2, kernel, n_more, width) for kernel in kernels])
         if self._has_ended:
             return
-        deeper = self._gains_by_depth("two layers with all chains")
-        tries_three = deeper.is_clear and effort.max_depth >= DEEPEST
+        self._gains_by_depth("two layers with all chains")
+        # A few rows that two layers miss by far spoil their mean gain, and three may not miss them.
+        tries_three = effort.max_depth >= DEEPEST and self._weight_of_deep() > 0.5
         if tries_three:
-            self._add([self._deep(DEEPEST, kernels[0], N_FOLDS, width)])
+            self._add(self._three_layers(kernels, width))
         self._use_the_time_left(kernels, width, [2, DEEPEST] if tries_three else [2])
+
+    def _three_layers(self, kernels: list[str], width: int | None) -> list[DeepGP]:
+        """The chains of three layers, in equal parts for the kernels in play, the better one first;
+        each part has chains for all folds."""
+        n_chains = self._rules.effort.n_chains_of_three
+        some = kernels[: n_chains // N_FOLDS]
+        return [self._deep(DEEPEST, kernel, n_chains // len(some), width) for kernel in some]
 
     def _use_the_time_left(self, kernels: list[str], width: int | None, depths: list[int]) -> None:
         """With a time limit: more chains of the structures in play, in turn."""
