@@ -1,9 +1,10 @@
 """What practitioners try first, for ``peers.py``: trees with conformal intervals, and quantiles.
 
 ``forest`` is a random forest whose out-of-bag residuals are its predictive distribution about the
-mean; ``boosting`` gradient boosting with the residuals of ten folds (the residuals of rows that a
-fit has not seen make both intervals conformal); ``quantile-boosting`` gradient boosting of each
-quantile. They answer with quantiles, because their distributions are not normal.
+mean; ``boosting`` gradient boosting with the residuals of ten folds; ``quantile-boosting`` gradient
+boosting of each quantile. Ranks of residuals are those of conformal prediction, which is exact
+where they come from rows that no part of the fit has seen, and nearly so here. All answer with
+quantiles, because their distributions are not normal.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ N_TREES, N_BOOSTS, N_FOLDS = 500, 300, 10
 
 def about(mean: np.ndarray, residuals: np.ndarray) -> Quantiles:
     """The mean plus residuals of rows held out; ranks as conformal prediction counts them."""
-    ranks = np.ceil(LEVELS * (len(residuals) + 1)) - 1
+    exact = LEVELS * (len(residuals) + 1)
+    ranks = np.where(LEVELS < 0.5, np.floor(exact), np.ceil(exact)) - 1
     steps = np.sort(residuals)[np.clip(ranks, 0, len(residuals) - 1).astype(int)]
     return Quantiles(LEVELS, mean[None, :] + steps[:, None])
 

@@ -119,18 +119,20 @@ def record_of(run: Run, answer: Record) -> Record:
 
 def scores_of(observed: np.ndarray, answer: Record) -> Record:
     """Scores of a normal prediction, or of one by quantiles."""
+    from deepemu.data.checks import checked
     from deepemu.diagnostics import scores
 
     if "quantiles" not in answer:
         return scores(observed, np.array(answer["mean"]), np.array(answer["std"]))
-    levels, quantiles = np.array(answer["levels"]), np.array(answer["quantiles"])
+    levels = np.array(answer["levels"])
+    (quantiles,) = checked(quantiles=answer["quantiles"])
     low, high = (quantiles[np.argmin(np.abs(levels - end))] for end in (0.025, 0.975))
     crps, size = quantile_crps(observed, levels, quantiles), np.ptp(observed)
     mean = np.trapezoid(quantiles, levels, axis=0) / np.ptp(levels)
     return {
         "nrmsep": float(np.sqrt(np.mean((observed - mean) ** 2)) / size),
         "crps": crps,
-        "normalised_crps": crps / size,
+        "normalised_crps": float(crps / size),
         "coverage": float(np.mean((low <= observed) & (observed <= high))),
     }
 

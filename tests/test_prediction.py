@@ -32,6 +32,7 @@ def test_predictions_do_not_depend_on_the_size_of_chunks(emulator, problem, rng,
     at = np.vstack([problem[0][:4], rng.random((7, 2))])
     whole = emulator.predict(at, return_std=True)
     monkeypatch.setattr(prediction, "CPU_BLOCKS", (2, 3))
+    monkeypatch.setattr(prediction, "CPU_BLOCKS_AGAIN", (2, 2))
     # Weights of the order of 1 / nugget round differently in matrix products of another shape.
     np.testing.assert_allclose(emulator.predict(at, return_std=True), whole, rtol=1e-6)
 

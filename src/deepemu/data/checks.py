@@ -68,6 +68,21 @@ def require_whole(name: str, value: object) -> None:
     require_value(is_whole(value) and value >= 1, name, value, "a positive integer")
 
 
+def not_fitted(emulator: Any) -> Exception:
+    """scikit-learn's error, in its words."""
+    from sklearn.exceptions import NotFittedError
+
+    return NotFittedError(
+        f"This {type(emulator).__name__} instance is not fitted yet. Call 'fit' with "
+        "appropriate arguments before using this estimator."
+    )
+
+
+def require_fitted(emulator: Any) -> None:
+    if not hasattr(emulator, "posterior_"):
+        raise not_fitted(emulator)
+
+
 def plain_array(values: Any) -> np.ndarray | None:
     """Finite doubles, if ``values`` are an array or lists of real numbers; otherwise None."""
     if type(values) not in (np.ndarray, list):

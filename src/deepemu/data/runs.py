@@ -7,6 +7,7 @@ import numpy as np
 
 from deepemu.core.model.observation import Units
 from deepemu.data.checks import place_of, real_array, require_value
+from deepemu.data.frames import require_numbers
 from deepemu.data.scaling import InputScale, input_scale_of
 from deepemu.data.sites import SiteData, first_rows, require_two_sites, sites_of
 from deepemu.errors import InputError
@@ -29,7 +30,11 @@ class Columns:
         if self.compares_names and hasattr(X, "columns"):
             same = tuple(X.columns) == names
             require_value(same, "X.columns", list(X.columns), f"{list(names)}")
-        x = X if type(X) is np.ndarray and X.dtype == np.float64 else real_array("X", X)
+        if type(X) is np.ndarray and X.dtype == np.float64:
+            x = X
+        else:
+            require_numbers(X, "X")
+            x = real_array("X", X)
         if x.shape[1:] != (len(names),):
             raise InputError(f"X has the shape {x.shape}; it must have {len(names)} column(s).")
         if not len(x):

@@ -14,7 +14,7 @@ from deepemu.core import predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
-from deepemu.core.nodes.linked import Linked, better_of
+from deepemu.core.nodes.linked import Linked, better_of, wanting
 from deepemu.core.nodes.node import Joint
 from deepemu.runtime.devices import current
 from deepemu.runtime.padding import DRAW_STREAM, bucket, keys, pad_rows
@@ -159,19 +159,22 @@ def _predict_piece(group: Group, x: np.ndarray) -> Gaussian:
 
 
 def _improve(group: Group, level: int, chunk: np.ndarray, found: Linked) -> None:
-    """Put the moments of another level where ``found`` is not accurate and their error is less."""
-    (blocks, order), accurate = _tiling(group, level), found.accurate
-    method, size, n_wanted = predict.Method(level, order), math.prod(blocks), (~accurate).sum(1)
-    not_accurate_first = np.argsort(accurate, axis=1, kind="stable").astype(np.int32)
+    """Put the moments of another level where they are wanted and their error is less."""
+    (blocks, order), wanted = _tiling(group, level), wanting(found)
+    method, size, n_wanted = predict.Method(level, order), math.prod(blocks), wanted.sum(axis=1)
+    wanted_first = np.argsort(~wanted, axis=1, kind="stable").astype(np.int32)
+    wanted_first = np.pad(wanted_first, ((0, 0), (0, -wanted.shape[1] % size)))
     for first in range(0, n_wanted.max(), size):
-        rows = not_accurate_first[:, first : first + size]
+        rows = wanted_first[:, first : first + size]
         n_rows = np.clip(n_wanted - first, 0, size).astype(np.int32)
-        given = chunk, rows.reshape(-1, *blocks), n_rows
+        given = chunk, rows.reshape(len(rows), *blocks), n_rows
         other = jax.tree.map(np.asarray, group.run(predict.predict_again, method, *given))
         k, place = np.nonzero(np.arange(size) < n_rows[:, None])
-        at, less = rows[k, place], other.error[k, place] < found.error[k, rows[k, place]]
-        accurate[k, at] = other.accurate[k, place]
-        for whole, part in zip(*map(jax.tree.leaves, (found, other)), strict=True):
+        at = rows[k, place]
+        less = ~(found.error[k, at] <= other.error[k, place])  # NaN is not
+        found.accurate[k, at] |= other.accurate[k, place]
+        each = [(of.moments, of.error) for of in (found, other)]
+        for whole, part in zip(*map(jax.tree.leaves, each), strict=True):
             whole[k[less], at[less]] = part[k[less], place[less]]
 
 
@@ -189,7 +192,7 @@ def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:
             if np.all(found.accurate):
                 break
             other = to_numpy(program(imputed.network, level, params, data, Gaussian(*at)))
-            found = to_numpy(better_of(found, other))
+            found = to_numpy(better_of(found, other, ~found.accurate))
         parts.append(found.moments)
     return row(joined(parts), slice(len(x)))
 

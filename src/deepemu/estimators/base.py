@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from deepemu import convergence
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import SOLVERS
-from deepemu.data.checks import require, require_value, require_whole
+from deepemu.data.checks import not_fitted, require, require_value, require_whole
 from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.names import names_of_outputs, numbered
 from deepemu.data.runs import Columns, Runs, grown, runs_of
@@ -57,17 +57,6 @@ class BaseEmulator(Regressor):
     @abstractmethod
     def _last_nugget(self) -> object:
         """The nugget of the observed layer."""
-
-    def __getattr__(self, name: str) -> Any:
-        """An attribute that is missing: the posterior, before a fit."""
-        if name != "posterior_":
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        from sklearn.exceptions import NotFittedError
-
-        raise NotFittedError(
-            f"This {type(self).__name__} instance is not fitted yet. Call 'fit' with "
-            "appropriate arguments before using this estimator."
-        )
 
     # --- fitting --------------------------------------------------------------------------------
 
@@ -173,6 +162,8 @@ class BaseEmulator(Regressor):
 
     def _fitted(self) -> Posterior:
         """The posterior, on the machine that the settings name now."""
+        if "posterior_" not in vars(self):
+            raise not_fitted(self)
         machine = Machine(self.device, self.n_jobs)
         same = machine == self.posterior_.machine
         return self.posterior_ if same else self.posterior_.on(machine)

@@ -71,14 +71,14 @@ class Regressor(metaclass=ABCMeta):
         """X with the columns of the fit, by scikit-learn's rules; a posterior checks its values,
         and all of a plain array that has no names to be compared."""
         x: Any = plain_array(X) if isinstance(X, list) else X
-        plain = isinstance(x, np.ndarray) and x.dtype.kind in "fiu" and x.ndim == 2 and len(x)
+        plain = type(x) is np.ndarray and x.dtype.kind in "fiu" and x.ndim == 2 and len(x)
         unnamed = "feature_names_in_" not in vars(self)
         if plain and unnamed and x.shape[1] == self.n_features_in_:
             return x
         require_numbers(X, "X")
         from sklearn.utils.validation import validate_data
 
-        return validate_data(self, X, dtype=np.float64, reset=False)
+        return validate_data(self, X, dtype=np.float64, reset=False, ensure_all_finite=False)
 
     def _checked_rows(
         self, X: ArrayLike, y: ArrayLike, fewest: int, reset: bool

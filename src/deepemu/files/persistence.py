@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from deepemu.data.checks import require_fitted
 from deepemu.errors import FileError, InputError
 from deepemu.estimators.base import BaseEmulator
 from deepemu.estimators.dgp import DGP
@@ -34,6 +35,7 @@ def save(emulator: BaseEmulator, path: PathLike) -> None:
         raise InputError(
             f"emulator is a {type(emulator).__name__}; only {', '.join(KINDS)} can be saved."
         )
+    require_fitted(emulator)
     settings = _of_the_emulator(emulator.get_params(deep=False))
     state = {"kind": names[type(emulator)], "settings": settings, **state_of(emulator.posterior_)}
     arrays: list[Any] = []

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deepemu.core.model.network import Network
-from deepemu.data.checks import checked, place_of, require_choice
+from deepemu.data.checks import checked, place_of, require_choice, require_fitted
 from deepemu.errors import InputError
 from deepemu.plots.style import (
     BLUE,
@@ -361,6 +361,7 @@ def along(centre: np.ndarray, moving: dict[int, np.ndarray]) -> np.ndarray:
 
 def _heaviest(emulator: BaseEmulator, deep_only: bool = True) -> tuple[Trained, np.ndarray]:
     """The structure with the largest weight, and the weights of its chains."""
+    require_fitted(emulator)
     found = emulator.posterior_.heaviest(1 if deep_only else 0)
     if found is None:
         raise InputError("The emulator has no deep structure, so there are no hidden layers.")

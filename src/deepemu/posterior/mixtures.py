@@ -45,8 +45,8 @@ class Members:
 
 
 def moments_in_user_units(outputs: Gaussian, units: Units) -> Moments:
-    mean, std = units.to_user(outputs.mean), units.size * np.sqrt(outputs.var)
-    return Moments(np.asarray(mean), np.asarray(std))
+    mean, var = np.asarray(outputs.mean), np.asarray(outputs.var)
+    return Moments(units.to_user(mean), units.size * np.sqrt(var))
 
 
 def outputs_in_user_units(

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deepemu.core.distributions import Gaussian, Mixture
-from deepemu.core.ensemble import Ensemble
+from deepemu.core.ensemble import Ensemble, member_weights
 from deepemu.core.model.observation import output_moments, stretched_mixture
 from deepemu.core.nodes.node import Joint
 from deepemu.data.checks import (
@@ -48,6 +48,8 @@ from deepemu.training.structures import conditioned_on, warn_of_new_spread
 PAIR_TERMS_FOR_A_GPU = 5e9
 # Rows whose components are held in memory at a time.
 ROWS_AT_ONCE = 2**14
+# The moments of outputs that are not normal may take a quadrature.
+ROWS_OF_IMPUTED = 2**10
 N_DRAWS_OF_HIDDEN = 64
 
 
@@ -115,7 +117,7 @@ class Posterior:
         with self._predicting(len(x)):
             found = self._mixture(x)
             outputs = self.observation.moments(found.latents, units)
-        return Members(moments_in_user_units(outputs, units), found.weights[:, 0])
+        return Members(moments_in_user_units(outputs, units), found.weights[:, 0].copy())
 
     def quantiles(
         self, X: ArrayLike, levels: ArrayLike, input_std: ArrayLike | None = None
@@ -354,10 +356,10 @@ class Posterior:
         x = self.runs.rows_of(X)
         if input_std is not None:
             return self._over_uncertain_rows(x, input_std, answer, axis)
+        size = ROWS_OF_IMPUTED if self.observation.imputed else ROWS_AT_ONCE
         with self._predicting(len(x)):
             parts = [
-                answer(self._mixture(x[first : first + ROWS_AT_ONCE]))
-                for first in range(0, len(x), ROWS_AT_ONCE)
+                answer(self._mixture(x[first : first + size])) for first in range(0, len(x), size)
             ]
         return joined(parts, axis=axis)
 
@@ -392,5 +394,6 @@ class Posterior:
     @functools.cached_property
     def _member_weights(self) -> np.ndarray:
         """Each chain's weight in equal parts for its imputations."""
-        shares = [np.full(chain.n_members, w / chain.n_members) for chain, w in self._chains]
-        return np.concatenate(shares)
+        every = [member_weights(each.imputed, weights) for each, weights in self.weights]
+        weights = np.asarray(np.concatenate(every))
+        return weights[weights > 0.0]
