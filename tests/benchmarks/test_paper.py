@@ -671,3 +671,10 @@ def test_a_peer_that_fails_ends_the_turns(tmp_path, said, message):
 def test_at_the_runs_the_largest_deviation_counts():
     y = np.array([-3.0, 1.0, 0.0])
     assert paper_store.at_the_runs(np.array([0.1, 0.4, 0.2]), y) == {"std_at_runs": 0.1}
+
+
+def test_the_stored_times_are_of_one_run():
+    rows = paper_figures.records_in(problems.DATA / "paper_times.csv")
+    names = [paper.Trial(r["problem"], r["method"], r["depth"], r["number"]) for r in rows]
+    assert names == paper_times.planned()
+    assert len({row["source"] for row in rows}) == 1
