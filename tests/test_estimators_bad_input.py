@@ -367,3 +367,11 @@ def test_layers_that_make_no_sense_are_named(layers, message, problem, no_traini
 def test_nuggets_below_round_off_are_refused(problem, nugget):
     with pytest.raises(InputError, match="nugget of layer 1 is .*at least 1e-08"):
         GP(nugget=nugget).fit(*problem)
+
+
+@pytest.mark.parametrize("name", ["input_names", "output_names", "training_inputs"])
+@pytest.mark.parametrize("kind", [GP, DGP])
+def test_properties_say_that_nothing_is_fitted(kind, name):
+    with pytest.raises(NotFittedError, match=f"This {kind.__name__} instance is not fitted yet"):
+        getattr(kind(), name)
+    assert not hasattr(kind(), "posterior_")

@@ -546,3 +546,9 @@ def test_masked_values_are_refused():
     x = np.ma.masked_greater(np.linspace(0, 1, 8)[:, None], 0.9)
     with pytest.raises(InputError, match="X has masked values; fill them in or leave out"):
         GP().fit(x, np.arange(8.0))
+    fitted = GP().fit(x.data, np.arange(8.0))
+    for ask in (fitted.predict, fitted.gradient, fitted.posterior_.moments):
+        with pytest.raises(InputError, match="X has masked values; fill them in or leave out"):
+            ask(x)
+    with pytest.raises(InputError, match="X is complex; it must be an array of real"):
+        fitted.posterior_.moments(x.data + 1j)

@@ -1,12 +1,13 @@
 """Prediction on chunks of test rows: none of what is cut for speed changes a number."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from deepemu import DGP
+from deepemu import DGP, load
 from deepemu.core import predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.nodes.linked import Linked
@@ -74,6 +75,43 @@ def test_networks_compute_their_inaccurate_rows_again_at_the_next_level(
     )
     again = [sum(n for level, n in seen if level == k) for k in range(3)]
     assert again == [40, int(np.sum(wanted > 0)), int(np.sum(wanted > 1))]
+
+
+@pytest.mark.parametrize("name", ["format_1_emulator", "format_2_dgp"])
+def test_standard_deviations_have_four_digits_far_from_the_runs_too(name):
+    """Against the last level, sums over pairs, at rows that cheap methods may misjudge."""
+    posterior = load(Path(__file__).parent / "data" / f"{name}.deepemu").posterior_
+    x = np.random.default_rng(0).uniform(-0.5, 1.5, (1024, posterior.runs.x.shape[1]))
+    with devices.running(devices.Runtime()):
+        for chain, _ in posterior._chains:
+            network = chain.imputed.network
+            method = predict.Method(predict.n_levels(network) - 1, predict.RowsInside())
+            (group,) = chain.groups
+            given = x.reshape(*prediction.CPU_BLOCKS, -1), np.int32(1024)
+            sure = jax.tree.map(np.asarray, group.run(predict.predict, method, *given))
+            found = prediction._predict_piece(group, x)
+            ratio = np.sqrt(found.var / sure.moments.var)[sure.error < 1e-6]
+            np.testing.assert_allclose(ratio, 1.0, rtol=1e-4)
+            assert ratio.size > 1000 or network.depth == 1
+
+
+def test_a_level_that_fails_does_not_win(emulator, rng, monkeypatch):
+    """NaN at the first level, numbers at the next."""
+    (chain, _), *_ = emulator.posterior_._chains
+    (group,), run = chain.groups, prediction.Group.run
+
+    def fails_at_first(self, function, method, *rows):
+        found = run(self, function, method, *rows)
+        if method.level:
+            return found
+        nan, never = np.full_like(found.error, np.nan), np.zeros_like(found.accurate)
+        mean = np.full_like(found.moments.mean, np.nan)
+        return Linked(Gaussian(mean, found.moments.var), nan, never)
+
+    monkeypatch.setattr(prediction.Group, "run", fails_at_first)
+    with devices.running(devices.Runtime()):
+        found = prediction._predict_piece(group, rng.random((5, 2)))
+    assert np.all(np.isfinite(found.mean))
 
 
 def test_chains_without_weight_do_not_count(emulator, rng):

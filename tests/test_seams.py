@@ -100,3 +100,13 @@ def test_densities_of_counts_add_up_to_one(plain):
     np.testing.assert_allclose(mass.sum(), 1.0, atol=1e-6)
     mean = posterior.moments(AT[1:2]).mean
     np.testing.assert_allclose((every * mass).sum(), mean[0, 0], rtol=1e-6)
+
+
+def test_members_of_another_model_mix_to_its_moments(deep):
+    """In double precision, though the model computes with JAX."""
+    members, mixed = deep.posterior_.members(AT), deep.posterior_.moments(AT)
+    assert members.outputs.mean.dtype == members.outputs.std.dtype == np.float64
+    mean = np.tensordot(members.weights, members.outputs.mean, axes=1)
+    np.testing.assert_allclose(mean, mixed.mean, rtol=1e-12)
+    squares = members.outputs.var + (members.outputs.mean - mean) ** 2
+    np.testing.assert_allclose(np.tensordot(members.weights, squares, axes=1), mixed.var, rtol=1e-9)

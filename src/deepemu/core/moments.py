@@ -13,7 +13,7 @@ from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.kernels.exponential import differentiable
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import output_moments, stretched_mixture
-from deepemu.core.nodes.linked import Linked, better_of, wanting
+from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
 
 
@@ -106,8 +106,8 @@ def _slopes(
 
 
 def _improved(network: Network, level: int, found: Linked, x: Array, arrays: Arrays) -> Linked:
-    """With the rows that are wanted at another level."""
-    return better_of(found, _at_level(network, level, x, arrays), wanting(found))
+    """With the rows that were not accurate at another level."""
+    return better_of(found, _at_level(network, level, x, arrays))
 
 
 def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:

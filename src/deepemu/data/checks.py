@@ -122,6 +122,7 @@ def shares(weights: ArrayLike | None, n_components: int) -> np.ndarray:
 
 
 def real_array(name: str, value: ArrayLike) -> np.ndarray:
+    require(not np.iscomplexobj(value), f"{name} is complex; it must be an array of real numbers.")
     try:
         return np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError) as error:

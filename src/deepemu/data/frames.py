@@ -32,8 +32,7 @@ def array_of(data: Any) -> Any:
 
 
 def require_numbers(data: Any, name: str) -> None:
-    """Refuse text, dates and complex numbers, which convert to doubles without an error, and masked
-    numbers."""
+    """Refuse text and dates, which convert to doubles without an error, and masked numbers."""
     if np.ma.is_masked(data):
         raise InputError(f"{name} has masked values; fill them in or leave out their rows.")
     for what, dtype in _dtypes(data, name).items():
@@ -54,7 +53,7 @@ def _dtypes(data: Any, name: str) -> dict[str, Any]:
 def _may_hold_numbers(dtype: Any) -> bool:
     """Python objects, and types that narwhals does not know, are left to NumPy."""
     if hasattr(dtype, "kind"):
-        return dtype.kind not in "mMSUc"
+        return dtype.kind not in "mMSU"
     return dtype.is_numeric() or str(dtype) in ("Boolean", "Object", "Unknown")
 
 

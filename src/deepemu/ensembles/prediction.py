@@ -14,7 +14,7 @@ from deepemu.core import predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
-from deepemu.core.nodes.linked import Linked, better_of, wanting
+from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.nodes.node import Joint
 from deepemu.runtime.devices import current
 from deepemu.runtime.padding import DRAW_STREAM, bucket, keys, pad_rows
@@ -159,8 +159,8 @@ def _predict_piece(group: Group, x: np.ndarray) -> Gaussian:
 
 
 def _improve(group: Group, level: int, chunk: np.ndarray, found: Linked) -> None:
-    """Put the moments of another level where they are wanted and their error is less."""
-    (blocks, order), wanted = _tiling(group, level), wanting(found)
+    """Put the moments of another level where ``found`` is not accurate and their error is less."""
+    (blocks, order), wanted = _tiling(group, level), ~found.accurate
     method, size, n_wanted = predict.Method(level, order), math.prod(blocks), wanted.sum(axis=1)
     wanted_first = np.argsort(~wanted, axis=1, kind="stable").astype(np.int32)
     wanted_first = np.pad(wanted_first, ((0, 0), (0, -wanted.shape[1] % size)))
@@ -192,7 +192,7 @@ def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:
             if np.all(found.accurate):
                 break
             other = to_numpy(program(imputed.network, level, params, data, Gaussian(*at)))
-            found = to_numpy(better_of(found, other, ~found.accurate))
+            found = to_numpy(better_of(found, other))
         parts.append(found.moments)
     return row(joined(parts), slice(len(x)))
 

@@ -9,8 +9,8 @@ small variance.
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Kernel, Linear, Two
+from deepemu.core.kernels.families import Kernel, Linear, Matern, Two
 from deepemu.core.linalg import Triangle
 from deepemu.core.nodes.node import Known, Node
 
@@ -34,10 +34,11 @@ Estimate = tuple[Array, Array]
 class Rule(Protocol):
     """A cubature rule for standard normals; hashable.
 
-    ``largest``: variance in squared lengthscales, over all columns, up to which errors are told.
+    ``largest``: variance in squared lengthscales, over all columns, up to which estimates of the
+    error can be believed.
     """
 
-    largest: ClassVar[float]
+    largest: float
 
     def points(self, n_columns: int) -> Sequence[tuple[float, ...]]:
         """Points, each with one coordinate per column."""
@@ -98,7 +99,7 @@ class DegreeFive(Rule):
     the part that they find is to q, which gives the error.
     """
 
-    largest: ClassVar[float] = 0.03
+    largest: float = 0.018
 
     def points(self, n_columns: int) -> list[tuple[float, ...]]:
         unit = [tuple(float(d == e) for e in range(n_columns)) for d in range(n_columns)]
@@ -137,10 +138,9 @@ class Grid(Rule):
     Every other point is a rule too, and halving the step gains more than a digit.
     """
 
-    largest: ClassVar[float] = 1.0
-
     step: float
     n_steps: int  # on either side, an even number
+    largest: float = 1.0
 
     def points(self, n_columns: int) -> list[tuple[float, ...]]:
         line = [self.step * k for k in range(-self.n_steps, self.n_steps + 1)]
@@ -159,7 +159,7 @@ class Corners(Rule):
     """One standard deviation to either side in each column: exact where F has degree two in each,
     as it has for a linear kernel."""
 
-    largest: ClassVar[float] = math.inf
+    largest: float = math.inf
 
     def points(self, n_columns: int) -> list[tuple[float, ...]]:
         return list(itertools.product((1.0, -1.0), repeat=n_columns))
@@ -171,6 +171,8 @@ class Corners(Rule):
 GRIDS = {1: Grid(0.3, 20), 2: Grid(0.7, 8)}
 """Where a rule of degree five misses what happens between design points that lie densely."""
 MOST_COLUMNS = 10
+# A Matérn kernel has kinks at the design points, which points farther apart may all miss.
+DEGREE_FIVE_OF_MATERN, GRID_OF_MATERN = 0.002, 0.03
 
 
 def rules(kernel: Kernel, n_columns: int) -> tuple[Rule, ...]:
@@ -179,4 +181,9 @@ def rules(kernel: Kernel, n_columns: int) -> tuple[Rule, ...]:
         return ()
     if isinstance(kernel, Linear):
         return (Corners(),)
-    return (DegreeFive(), GRIDS[n_columns]) if n_columns in GRIDS else (DegreeFive(),)
+    few = DegreeFive()
+    each: tuple[DegreeFive | Grid, ...] = (few, GRIDS[n_columns]) if n_columns in GRIDS else (few,)
+    if not isinstance(kernel, Matern):
+        return each
+    limits = DEGREE_FIVE_OF_MATERN, GRID_OF_MATERN
+    return tuple(replace(rule, largest=most) for rule, most in zip(each, limits, strict=False))

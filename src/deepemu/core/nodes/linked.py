@@ -19,7 +19,7 @@ from deepemu.core.nodes.node import Known, Node
 from deepemu.core.nodes.pair_sums import Pairs
 
 # Relative, of the variance: the standard deviation is right to half of it.
-TOLERANCE, WELL_BELOW = 1e-4, 0.1
+TOLERANCE = 1e-4
 # Of sums over pairs, in units of the weights' Frobenius norm.
 ROUND_OFF = 2e-15
 
@@ -203,19 +203,9 @@ def predict(
     return Linked(Gaussian(found.mean, total), error, found.final | (error <= TOLERANCE))
 
 
-def wanting(found: Linked) -> Any:
-    """Where (K, m) a better scheme is wanted, given moments by K networks.
-
-    An estimate of the error is itself in error, and most likely so at rows where that of another
-    network is above the tolerance: there it must be well below it.
-    """
-    suspect = (~found.accurate).any(axis=0, keepdims=True)
-    return ~found.accurate | (suspect & (found.error > WELL_BELOW * TOLERANCE))
-
-
-def better_of(found: Linked, other: Linked, wanted: Array) -> Linked:
-    """Moments (…, m, P) of the smaller error at the rows (…, m) that are wanted."""
-    keep = ~wanted | (found.error <= other.error)
+def better_of(found: Linked, other: Linked) -> Linked:
+    """Row by row, moments (…, m, P) of the smaller error where they are not accurate."""
+    keep = found.accurate | (found.error <= other.error)
     moments = jax.tree.map(
         lambda a, b: jnp.where(keep[..., None], a, b), found.moments, other.moments
     )
