@@ -83,7 +83,7 @@ def test_standard_deviations_have_four_digits_far_from_the_runs_too(name):
     posterior = load(Path(__file__).parent / "data" / f"{name}.deepemu").posterior_
     x = np.random.default_rng(0).uniform(-0.5, 1.5, (1024, posterior.runs.x.shape[1]))
     with devices.running(devices.Runtime()):
-        for chain, _ in posterior._chains:
+        for chain, _ in posterior._chains[:5]:
             network = chain.imputed.network
             method = predict.Method(predict.n_levels(network) - 1, predict.RowsInside())
             (group,) = chain.groups

@@ -19,6 +19,14 @@ SMALL = {"verbose": False, **builders.SMALL}
 
 
 @pytest.fixture(autouse=True)
+def ctrl_c_interrupts():
+    """As on a terminal; a shell starts what it runs in the background with Ctrl-C ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
 def growing_blocks(monkeypatch):
     """Blocks of 1, 2, 4, … iterations, whatever time they take."""
     monkeypatch.setattr(blocks, "BLOCK_SECONDS", 1e9)
