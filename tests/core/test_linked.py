@@ -24,8 +24,8 @@ N_ROWS = 9
 def predict_by(scheme, node, inputs, target, at):
     """Moments at test points whose first columns are uncertain."""
     link = dense.link(node, inputs, target, Sites(jnp.ones(len(inputs)), jnp.zeros(())))
-    prepared = linked.prepare(scheme, node, link, inputs, at.uncertain.mean.shape[1])
-    return linked.predict(scheme, node, link.alpha, prepared, inputs, at)
+    prepared = scheme.prepare(node, link, inputs, at.uncertain.mean.shape[1])
+    return scheme.predict(node, link.alpha, prepared, inputs, at)
 
 
 def by_all(node, inputs, target, at):

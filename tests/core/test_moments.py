@@ -7,7 +7,8 @@ import pytest
 from programs import quick_jit as jit
 
 from deepemu import DGP, GP, Layer
-from deepemu.core.kernels.exponential import differentiable, exp_negative
+from deepemu.core.differentiation import differentiable
+from deepemu.core.kernels.exponential import exp_negative
 from deepemu.core.moments import moments
 
 STEP = 2e-5

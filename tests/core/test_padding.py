@@ -77,9 +77,9 @@ def by_every_scheme(node, inputs, target, sites, at):
 
     def linked_by(scheme, link):
         var = jnp.array([[0.1, 0.0]])
-        prepared = linked.prepare(scheme, node, link, inputs, 2)
+        prepared = scheme.prepare(node, link, inputs, 2)
         uncertain = Inputs(Gaussian(at[None, :2], var), at[None, 2:])
-        return linked.predict(scheme, node, link.alpha, prepared, inputs, uncertain)
+        return scheme.predict(node, link.alpha, prepared, inputs, uncertain)
 
     link = dense.link(node, inputs, target, sites)
     return [linked_by(each, link) for each in linked.schemes(node.kernel, 2)]

@@ -79,7 +79,7 @@ def member_weights(imputed: Imputed, weights: Array) -> Array:
 def conditioned(network: Network, params: Params, data: Data) -> Any:
     """The solver's conditioned nodes of the first layer, the same for all imputations."""
     nodes, sites = layer_nodes(network.layers[0], params[0]), layer_sites(network, 0, data)
-    return jax.vmap(network.solver.condition, in_axes=(0, None, 0))(nodes, data.x, sites)
+    return jax.vmap(network.solver_of(0).condition, in_axes=(0, None, 0))(nodes, data.x, sites)
 
 
 def build_member(network: Network, params: Params, latents: Latents, data: Data) -> Member:
@@ -90,20 +90,20 @@ def build_member(network: Network, params: Params, latents: Latents, data: Data)
         of_node = lambda node, sites, target: solve(node, inputs, target, sites)  # noqa: E731
         return map_nodes(network.layers[layer], of_node, nodes, sites, targets)
 
-    links = (solved(network.solver.link, layer) for layer in range(1, network.depth))
-    return Member(latents, solved(network.solver.alpha, 0), tuple(links))
+    links = (solved(network.solver_of(layer).link, layer) for layer in range(1, network.depth))
+    return Member(latents, solved(network.solver_of(0).alpha, 0), tuple(links))
 
 
 def all_conditioned(
     network: Network, params: Params, latents: Latents, data: Data
 ) -> list[tuple[Any, Array]]:
     """For draws at known inputs, layer by layer: all nodes conditioned, and their α (P, n)."""
-    condition = jax.vmap(network.solver.condition, in_axes=(0, None, 0))
     found = []
     for layer in range(network.depth):
+        solver = network.solver_of(layer)
         nodes, inputs, targets, sites = layer_parts(network, layer, params, latents, data)
-        ready = condition(nodes, inputs, sites)
-        found.append((ready, jax.vmap(network.solver.alpha_of)(ready, targets)))
+        ready = jax.vmap(solver.condition, in_axes=(0, None, 0))(nodes, inputs, sites)
+        found.append((ready, jax.vmap(solver.alpha_of)(ready, targets)))
     return found
 
 
@@ -138,8 +138,8 @@ def conditional_mean(
         inputs = layer_inputs(network, layer, data.x, member.latents)
         at = layer_inputs(network, layer, x, below)
         nodes = layer_nodes(network.layers[layer], params[layer])
-        mean = jax.vmap(network.solver.mean, in_axes=(0, 0, None, None))(
-            nodes, member.alphas[layer], inputs, at
+        mean = jax.vmap(network.solver_of(layer).mean, in_axes=(0, 0, None, None, 0))(
+            nodes, member.alphas[layer], inputs, at, layer_sites(network, layer, data)
         )
         below = (*below, mean.T)
     return below

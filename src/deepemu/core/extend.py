@@ -29,14 +29,15 @@ def extended(
     latents = _extended_latents(network, n_new, params, member, data, grown, first)
     parts = [layer_parts(network, layer, params, latents, grown) for layer in range(network.depth)]
     nodes, inputs, targets, sites = parts[0]
-    extend = functools.partial(network.solver.extend, n_new)
+    extend = functools.partial(network.solver_of(0).extend, n_new)
     shared = jax.vmap(extend, (None, 0, 0, None, 0))(first, nodes, conditioned, inputs, sites)
-    alpha = jax.vmap(network.solver.alpha_of)(shared, targets)
-    extend_link = functools.partial(network.solver.extend_link, n_new)
-    links = [
-        jax.vmap(extend_link, (None, 0, 0, None, 0, 0))(first, nodes, link, inputs, targets, sites)
-        for link, (nodes, inputs, targets, sites) in zip(member.links, parts[1:], strict=True)
-    ]
+    alpha = jax.vmap(network.solver_of(0).alpha_of)(shared, targets)
+    links = []
+    for layer, link in enumerate(member.links, 1):
+        extend_link = functools.partial(network.solver_of(layer).extend_link, n_new)
+        batched = jax.vmap(extend_link, (None, 0, 0, None, 0, 0))
+        nodes, inputs, targets, sites = parts[layer]
+        links.append(batched(first, nodes, link, inputs, targets, sites))
     return shared, Member(latents, alpha, tuple(links))
 
 

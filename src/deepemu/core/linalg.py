@@ -14,6 +14,7 @@ from jax import lax
 from jax.lax.linalg import triangular_solve
 
 from deepemu._types import Array
+from deepemu.core.differentiation import needs_derivatives
 
 LARGE = 1500
 SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
@@ -36,6 +37,8 @@ def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
         return jax.vmap(of_batch, in_axes=[0 if each else None for each in batched])(*given), True
 
     def call(matrix: Array, *right: Array) -> Array:
+        if needs_derivatives():
+            return function(matrix, *right)
         elsewhere = looped if matrix.shape[-1] >= LARGE else function
         return lax.platform_dependent(matrix, *right, cpu=looped, default=elsewhere)
 

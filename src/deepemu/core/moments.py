@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from deepemu._types import Array
+from deepemu.core.differentiation import differentiable
 from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
-from deepemu.core.kernels.exponential import differentiable
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import output_moments, stretched_mixture
 from deepemu.core.nodes.linked import Linked, better_of

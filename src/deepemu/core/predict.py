@@ -20,7 +20,6 @@ from deepemu.core.model.network import (
     layer_nodes,
     layer_parts,
 )
-from deepemu.core.nodes import linked
 from deepemu.core.nodes.linked import Inputs, Link, Linked, Scheme
 from deepemu.core.nodes.node import Joint, Node
 
@@ -75,7 +74,8 @@ class Method:
 
 
 def _schemes(network: Network, layer: int) -> tuple[Scheme, ...]:
-    return network.solver.schemes(network.layers[layer].kernel, network.n_hidden(layer))
+    kernel, n_uncertain = network.layers[layer].kernel, network.n_uncertain(layer)
+    return network.solver_of(layer).schemes(kernel, n_uncertain)
 
 
 def n_levels(network: Network) -> int:
@@ -99,7 +99,7 @@ def enter(
 ) -> Entered:
     """The first layer at test points x (m, d), given α (K, P, n) of imputations."""
     nodes = layer_nodes(network.layers[0], params[0])
-    one = lambda each: network.solver.predict(each[0], each[1], each[2], data.x, x)  # noqa: E731
+    one = lambda each: network.solver_of(0).predict(each[0], each[1], each[2], data.x, x)  # noqa: E731
     moments = lax.map(one, (nodes, conditioned, jnp.swapaxes(alpha, 0, 1)))
     return Entered(jnp.transpose(moments.mean, (1, 2, 0)), moments.var.T)
 
@@ -123,7 +123,7 @@ def propagate(
     outputs, errors, accurate = [first], jnp.zeros(len(x)), jnp.ones(len(x), bool)
     for layer in range(1, network.depth):
         below = _joined(x, [outputs[source] for source in network.sources(layer)])
-        at = Inputs(below, x[:, : network.layers[layer].n_columns - network.n_hidden(layer)])
+        at = _inputs_of_layer(network, layer, below, x)
         found = _propagate_layer(network, method, layer, params, member, prepared, data, at)
         outputs.append(Gaussian(found.moments.mean.T, found.moments.var.T))
         errors = jnp.maximum(errors, jnp.max(found.error, axis=0))
@@ -146,10 +146,18 @@ def _propagate_layer(
     inputs = layer_inputs(network, layer, data.x, member.latents)
 
     def one(node: tuple[Node, Array, Any]) -> Linked:
-        return method.rows.map(lambda rows: linked.predict(scheme, *node, inputs, rows), at)
+        return method.rows.map(lambda rows: scheme.predict(*node, inputs, rows), at)
 
     nodes = layer_nodes(network.layers[layer], params[layer])
     return lax.map(one, (nodes, member.alphas[layer], prepared[layer - 1]))
+
+
+def _inputs_of_layer(network: Network, layer: int, below: Gaussian, x: Array) -> Inputs:
+    known = x[:, : network.layers[layer].n_columns - network.n_hidden(layer)]
+    if network.n_uncertain(layer) or not network.n_hidden(layer):
+        return Inputs(below, known)
+    nothing = jax.tree.map(lambda each: each[:, :0], below)
+    return Inputs(nothing, jnp.concatenate([below.mean, known], axis=1))
 
 
 def _joined(x: Array, layers: list[Gaussian]) -> Gaussian:
@@ -166,10 +174,9 @@ def prepare(
 
     def of_layer(layer: int, link: Link) -> Any:
         inputs = layer_inputs(network, layer, data.x, member.latents)
-        of_node = lambda node, link: linked.prepare(  # noqa: E731
-            method.scheme(network, layer), node, link, inputs, network.n_hidden(layer),
-            method.rows.n_tiles,
-        )  # fmt: skip
+        of_node = lambda node, link: method.scheme(network, layer).prepare(  # noqa: E731
+            node, link, inputs, network.n_uncertain(layer), method.rows.n_tiles
+        )
         return jax.vmap(of_node)(layer_nodes(network.layers[layer], params[layer]), link)
 
     return tuple(of_layer(layer, link) for layer, link in enumerate(member.links, 1))
@@ -257,10 +264,10 @@ def predict_uncertain(
     n_uncertain = inputs.shape[1]
     scheme = network.solver.schemes(network.layers[0].kernel, n_uncertain)[level]
     links = jax.vmap(network.solver.link, in_axes=(0, None, 0, 0))(nodes, inputs, targets, sites)
-    ready = lambda node, link: linked.prepare(scheme, node, link, inputs, n_uncertain)  # noqa: E731
-    each = (nodes, links.alpha, jax.vmap(ready)(nodes, links))
+    ready = lambda node, link: scheme.prepare(node, link, inputs, n_uncertain)  # noqa: E731
+    each: tuple[Node, Array, Any] = (nodes, links.alpha, jax.vmap(ready)(nodes, links))
     rows = Inputs(at, at.mean[:, :0])
-    found = lax.map(lambda one: linked.predict(scheme, one[0], one[1], one[2], inputs, rows), each)
+    found = lax.map(lambda one: scheme.predict(one[0], one[1], one[2], inputs, rows), each)
     moments = Gaussian(found.moments.mean.T, found.moments.var.T)
     return Linked(moments, jnp.max(found.error, axis=0), jnp.all(found.accurate, axis=0))
 
@@ -329,7 +336,7 @@ def _draw_below(
         key_layer = jax.random.fold_in(from_words(key), layer)
         keys = jax.random.split(key_layer, spec.width)
         normals = jax.vmap(lambda k: jax.random.normal(k, x.shape[:1], x.dtype))(keys)
-        drawn = jax.vmap(network.solver.draw_posterior, in_axes=(0, 0, 0, None, None, 0))(
+        drawn = jax.vmap(network.solver_of(layer).draw_posterior, in_axes=(0, 0, 0, None, None, 0))(
             nodes, *conditioned[layer], inputs, at, normals
         )
         below = (*below, drawn.T)

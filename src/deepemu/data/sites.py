@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from deepemu._types import Array
 from deepemu.core.model.network import Data
 from deepemu.core.model.observation import Units
 from deepemu.errors import InputError
@@ -17,12 +18,14 @@ class SiteData:
     """Sites x (n, d) in core units, and the statistics that the observation model keeps of each.
 
     ``observed`` is a pytree of arrays (n, …); ``site_of_row`` (N,) numbers the sites of the rows.
+    ``anchors`` are those of `Data`, for a network that has some.
     """
 
     x: np.ndarray
     observed: Any
     site_of_row: np.ndarray
     units: Units
+    anchors: Array | None = None
 
     @property
     def n_sites(self) -> int:
@@ -79,4 +82,5 @@ def pack_without(sites: SiteData, rows: np.ndarray) -> Data:
         return padding.pad_rows(scaled, size)
 
     observed = jax.tree.map(of_kept, sites.observed)
-    return Data(padding.pad_rows(sites.x, size), padding.pad_rows(kept, size), observed)
+    x, used = padding.pad_rows(sites.x, size), padding.pad_rows(kept, size)
+    return Data(x, used, observed, anchors=sites.anchors)

@@ -182,7 +182,8 @@ def predict_uncertain(chain: Chain, x: np.ndarray, var: np.ndarray) -> Gaussian:
     """Moments (m, P) of a plain GP where inputs are normal with the given variances (m, d)."""
     imputed, size = chain.imputed, ROWS_OF_UNCERTAIN
     params, data = row(imputed.params, (chain.place, 0)), imputed.data
-    n_levels = len(imputed.network.solver.schemes(imputed.network.layers[0].kernel, x.shape[1]))
+    network = imputed.network
+    n_levels = len(network.solver.schemes(network.layers[0].kernel, x.shape[1]))
     program = compiled(predict.predict_uncertain, ("network", "level"))
     parts = []
     for first in range(0, len(x), size):

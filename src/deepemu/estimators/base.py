@@ -1,7 +1,7 @@
 """The base class of all emulators: fit, predict, sample, score and update, as in scikit-learn."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -19,6 +19,7 @@ from deepemu.data.sites import require_varied_columns
 from deepemu.errors import InputError, Message, Setting
 from deepemu.estimators.regressor import Regressor, seed_from
 from deepemu.observations.choice import observation_of
+from deepemu.observations.model import Observation
 from deepemu.plots import diagnostics
 from deepemu.posterior.comparison import Comparison
 from deepemu.posterior.mixtures import Moments
@@ -34,6 +35,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 ROWS_FOR_A_GPU = 200
+AUTO = "auto"
+# Of deep and of plain processes.
+ROWS_FOR_VECCHIA = (400, 1500)
 Pair = tuple[np.ndarray, np.ndarray]
 
 
@@ -72,8 +76,10 @@ class BaseEmulator(Regressor):
         )
         observation.check(rows)
         columns = self._columns(y, x.shape[1], outputs)
-        problem = Problem(rows.shape[1], observation, _solver_of(self.solver), columns.inputs)
+        solvers = solvers_of(self.solver)
         runs = runs_of(x, rows, columns, observation)
+        solver, of_plain = solvers(runs.sites.n_sites, observation)
+        problem = Problem(rows.shape[1], observation, solver, columns.inputs, of_plain)
         structures = self._structures(problem, runs.sites.n_sites)
         warn_if_constant(rows)
         with self._training(runs.sites.n_sites):
@@ -324,13 +330,23 @@ class BaseEmulator(Regressor):
         return shaped(moments.mean), shaped(moments.std)
 
 
-def _solver_of(choice: object) -> Solver:
-    if isinstance(choice, str) and choice in SOLVERS:
-        return SOLVERS[choice]
-    listed = ", ".join(map(repr, SOLVERS))
+def solvers_of(choice: object) -> Callable[[int, Observation], tuple[Solver, Solver]]:
+    """The solvers of deep and of plain processes, given the number of sites."""
+    if isinstance(choice, str) and choice == AUTO:
+        return _solvers_for
+    listed = ", ".join(map(repr, (AUTO, *SOLVERS)))
     is_solver = not isinstance(choice, type) and hasattr(choice, "log_density_moving")
-    require(is_solver, f"solver is {choice!r}; it must be {listed} or a solver.")
-    return choice  # type: ignore[return-value]
+    is_name = isinstance(choice, str) and choice in SOLVERS
+    require(is_name or is_solver, f"solver is {choice!r}; it must be {listed} or a solver.")
+    solver = SOLVERS[choice] if is_name else choice  # type: ignore[index]
+    return lambda n_sites, observation: (solver, solver)  # type: ignore[return-value]
+
+
+def _solvers_for(n_sites: int, observation: Observation) -> tuple[Solver, Solver]:
+    """Exact ones where rows are few, and for outputs whose latents are imputed."""
+    few = SOLVERS["dense"]
+    deep, plain = (SOLVERS["vecchia"] if n_sites >= rows else few for rows in ROWS_FOR_VECCHIA)
+    return (few, few) if observation.imputed else (deep, plain)
 
 
 def child_seed(seed: int, number: int) -> int:

@@ -9,7 +9,8 @@ import numpy as np
 
 from deepemu.convergence import inference_data
 from deepemu.core.inference.m_step import Maximise, Sample
-from deepemu.core.inference.steps import LayerWise, Moves, MStep, NodeWise
+from deepemu.core.inference.steps import Guided, LayerWise, Moves, MStep, NodeWise
+from deepemu.core.model.network import Network
 from deepemu.core.model.priors import Flat, Gamma, Marginal, Power, Prior, Reference
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import (
@@ -45,6 +46,7 @@ from deepemu.training.structures import (
 )
 
 WIDEST_DEFAULT = 6
+ITERATIONS, SWEEPS_PER_ITERATION, GUIDED_ITERATIONS = 200, 5, 40
 # Priors of a nugget that is sampled. A density of the logarithm that falls as the one that "auto"
 # maximises has one power more.
 SAMPLED_NUGGETS: dict[str, Marginal] = {
@@ -80,10 +82,12 @@ class DGP(BaseEmulator):
         Full control over the structure; replaces all arguments above.
     n_chains : int
         Independent chains whose mixture predicts.
-    n_iter, burn_in, n_sweeps : int, float, int
+    n_iter, burn_in, n_sweeps : int or None, float, int or None
         Iterations of stochastic EM, the share of them that is discarded before parameters are
         averaged (with stacking, half of the last 30 % of the iterations are averaged, whatever
         ``burn_in`` is), and sweeps of imputation in each; 50 sweeps come before the first.
+        ``None``: 200 iterations of 5 sweeps, or 40 of one round of guided moves where the solver
+        has anchors.
     n_imputations : int
         Imputed networks kept of each chain.
     sweep : {"node", "layer"}
@@ -127,8 +131,10 @@ class DGP(BaseEmulator):
         Progress on standard error; ``None``: on a terminal.
     observation : "gaussian" or an observation model
         How outputs arise from the emulated function.
-    solver : "dense" or a solver
-        How nodes are computed: "dense" is exact.
+    solver : {"auto", "dense", "vecchia"} or a solver
+        How nodes are computed. "dense" is exact. "vecchia" conditions each row on 25 rows near it,
+        predicts from the 50 nearest rows, and gives hidden nodes values of their own at 100 anchors
+        only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian processes: from 1500).
     """
 
     def __init__(
@@ -142,9 +148,9 @@ class DGP(BaseEmulator):
         nugget: float | str = "auto",
         layers: Sequence[Layer] | None = None,
         n_chains: int = 8,
-        n_iter: int = 200,
+        n_iter: int | None = None,
         burn_in: float = 0.75,
-        n_sweeps: int = 5,
+        n_sweeps: int | None = None,
         n_imputations: int = 5,
         sweep: str = "node",
         bracket: float = 16.0,
@@ -157,7 +163,7 @@ class DGP(BaseEmulator):
         n_jobs: int | None = -1,
         verbose: bool | None = None,
         observation: str | Observation = "gaussian",
-        solver: str | Solver = "dense",
+        solver: str | Solver = "auto",
     ) -> None:
         self.depth = depth
         self.width = width
@@ -232,14 +238,14 @@ class DGP(BaseEmulator):
     def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
         require_flag("stacking", self.stacking)
         require_whole("n_chains", self.n_chains)
-        require_whole("n_iter", self.n_iter)
+        n_iter = self._n_iter(problem.solver)
         require_verbose(self.verbose)
-        enough = self.n_chains >= N_FOLDS and n_sites >= FEWEST_ROWS and self.n_iter > 1
+        enough = self.n_chains >= N_FOLDS and n_sites >= FEWEST_ROWS and n_iter > 1
         stacks = self.stacking and enough
         if self.stacking and not enough:
             message = Message(
                 "No rows can be held out with ", Setting("n_chains", int(self.n_chains)), ", ",
-                Setting("n_iter", int(self.n_iter)), f" and {n_sites} distinct rows, so nothing "
+                Setting("n_iter", n_iter), f" and {n_sites} distinct rows, so nothing "
                 "checks the intervals, which may be far too narrow; use at least "
                 f"{N_FOLDS} chains, 2 iterations and {FEWEST_ROWS} rows",
                 Message(", or pass ", Setting("stacking", False), " to do without"), ".",
@@ -258,7 +264,9 @@ class DGP(BaseEmulator):
             layers = [_with_proper_prior(layer) for layer in layers]
         network = problem.network(layers)
         label = f"DGP, {layers_in_words(network.depth)}, {kernels_in_words(layers)}"
-        return DeepGP(label, network, starting_params_of(network, layers), self._plan(n_folds))
+        return DeepGP(
+            label, network, starting_params_of(network, layers), self._plan(n_folds, network)
+        )
 
     def _n_programs(self) -> int:
         return self.n_chains
@@ -266,8 +274,19 @@ class DGP(BaseEmulator):
     def _shows_progress(self) -> bool:
         return wants_progress(self.verbose)
 
-    def _plan(self, n_folds: int) -> Plan:
-        for name in ("n_sweeps", "n_imputations", "n_scoring"):
+    def _n_iter(self, solver: Solver) -> int:
+        if self.n_iter is None:
+            return GUIDED_ITERATIONS if solver.for_hidden() else ITERATIONS
+        require_whole("n_iter", self.n_iter)
+        return int(self.n_iter)
+
+    def _plan(self, n_folds: int, network: Network) -> Plan:
+        guided = network.hidden_solver is not None
+        n_sweeps = (
+            (1 if guided else SWEEPS_PER_ITERATION) if self.n_sweeps is None else self.n_sweeps
+        )
+        require_whole("n_sweeps", n_sweeps)
+        for name in ("n_imputations", "n_scoring"):
             require_whole(name, getattr(self, name))
         is_share = is_real(self.burn_in) and 0 <= self.burn_in < 1
         require_value(is_share, "burn_in", self.burn_in, "at least 0 and below 1")
@@ -277,12 +296,12 @@ class DGP(BaseEmulator):
         require_flag("early_stopping", self.early_stopping)
         m_step = M_STEPS[self.inference]
         return Plan(
-            moves=SWEEPS[self.sweep],
+            moves=Guided() if guided else SWEEPS[self.sweep],
             m_step=m_step,
             n_chains=self.n_chains,
-            n_iter=self.n_iter,
+            n_iter=self._n_iter(network.solver),
             burn_in=float(self.burn_in),
-            n_sweeps=self.n_sweeps,
+            n_sweeps=int(n_sweeps),
             n_scoring=self.n_scoring,
             n_imputations=self.n_imputations,
             bracket=float(self.bracket),

@@ -16,7 +16,7 @@ from deepemu.data.checks import (
     require_whole,
 )
 from deepemu.data.runs import Runs
-from deepemu.estimators.base import BaseEmulator
+from deepemu.estimators.base import BaseEmulator, solvers_of
 from deepemu.estimators.dgp import DGP
 from deepemu.estimators.race import DEEPEST, EFFORTS, Effort, Race, Rules
 from deepemu.observations.model import Observation
@@ -94,7 +94,7 @@ class Emulator(BaseEmulator):
         n_jobs: int | None = -1,
         verbose: bool | None = None,
         observation: str | Observation = "gaussian",
-        solver: str | Solver = "dense",
+        solver: str | Solver = "auto",
         effort: str = "default",
         time_limit: float | None = None,
     ) -> None:
@@ -136,23 +136,28 @@ class Emulator(BaseEmulator):
         for name, number in given.items():
             require_whole(name, number)
         if "n_iter" in given:
-            given["n_iter_of_three"] = given["n_iter"]
+            given |= dict.fromkeys(("n_iter_of_three", "n_iter_guided"), given["n_iter"])
         return dataclasses.replace(EFFORTS[self.effort], **given)
 
     def _deep(
         self, problem: Problem, depth: int, kernel: str, n_chains: int, width: int | None
     ) -> DeepGP:
         effort = self._effort()
-        own = THREE_LAYERS | {"n_iter": effort.n_iter_of_three} if depth == DEEPEST else {}
-        settings = DGP(depth, width or self.width, kernel, nugget=self.nugget, n_iter=effort.n_iter)
-        return settings.set_params(n_chains=n_chains, **own).structure(problem, N_FOLDS)
+        own: dict[str, Any] = {"n_iter": effort.n_iter}
+        if problem.solver.for_hidden():
+            own = {"n_iter": effort.n_iter_guided}
+        elif depth == DEEPEST:
+            own = THREE_LAYERS | {"n_iter": effort.n_iter_of_three}
+        settings = DGP(depth, width or self.width, kernel, nugget=self.nugget, n_chains=n_chains)
+        return settings.set_params(**own).structure(problem, N_FOLDS)
 
     def _train(
         self, structures: list[Structure], seed: int, runs: Runs
     ) -> tuple[list[Trained], tuple[str, ...]]:
         """Train structures in stages; the decisions are kept for `summary`."""
-        observation, solver = structures[0].observation, structures[0].network.solver
-        problem = Problem(runs.y.shape[1], observation, solver, runs.columns.inputs)
+        observation = structures[0].observation
+        solver, of_plain = solvers_of(self.solver)(runs.sites.n_sites, observation)
+        problem = Problem(runs.y.shape[1], observation, solver, runs.columns.inputs, of_plain)
         deep = functools.partial(self._deep, problem)
         seconds = math.inf if self.time_limit is None else float(self.time_limit)
         rules = Rules(self._effort(), seconds, self._shows_progress(), deep)

@@ -33,8 +33,9 @@ class GP(BaseEmulator):
         CPU threads; -1: all cores (or ``OMP_NUM_THREADS`` of them), None: one.
     observation : "gaussian" or an observation model
         How outputs arise from the emulated function.
-    solver : "dense" or a solver
-        How nodes are computed: "dense" is exact.
+    solver : {"auto", "dense", "vecchia"} or a solver
+        How the process is computed. "dense" is exact. "vecchia" conditions each row on 25 rows near
+        it and predicts from the 50 nearest. "auto": "vecchia" from 1500 distinct rows on.
 
     Examples
     --------
@@ -57,7 +58,7 @@ class GP(BaseEmulator):
         device: str = "auto",
         n_jobs: int | None = -1,
         observation: str | Observation = "gaussian",
-        solver: str | Solver = "dense",
+        solver: str | Solver = "auto",
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale

@@ -32,8 +32,8 @@ SHARE_OF_ONE = 0.4
 @dataclass(frozen=True)
 class Effort:
     """How much is trained: chains per deep structure of two layers, iterations of each, the largest
-    depth, whether deep structures have both kernels from the start, and what three layers have
-    instead: chains in all, and iterations."""
+    depth, whether deep structures have both kernels from the start, what three layers have
+    instead: chains in all, and iterations; and iterations of guided moves."""
 
     n_chains: int
     n_iter: int
@@ -41,13 +41,21 @@ class Effort:
     both_kernels: bool = True
     n_chains_of_three: int = N_FOLDS
     n_iter_of_three: int = 200
+    n_iter_guided: int = 40
 
 
 EFFORTS = {
-    "quick": Effort(n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60),
+    "quick": Effort(
+        n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60, n_iter_guided=28
+    ),
     "default": Effort(n_chains=8, n_iter=200, max_depth=2),
     "thorough": Effort(
-        n_chains=8, n_iter=200, max_depth=3, n_chains_of_three=8, n_iter_of_three=500
+        n_chains=8,
+        n_iter=200,
+        max_depth=3,
+        n_chains_of_three=8,
+        n_iter_of_three=500,
+        n_iter_guided=80,
     ),
 }
 

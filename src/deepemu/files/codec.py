@@ -18,7 +18,7 @@ from deepemu.core import distributions
 from deepemu.core.inference import impute, m_step, sem, steps
 from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
-from deepemu.core.nodes import solvers
+from deepemu.core.nodes import anchored, solvers
 from deepemu.errors import InputError, Message, Setting
 from deepemu.observations import gaussian
 from deepemu.posterior import summary
@@ -42,7 +42,9 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("interpolated", gaussian.Interpolated, ""),
     ("perhaps noise", gaussian.PerhapsNoise, ""),
     ("dense", type(solvers.SOLVERS["dense"]), ""),
-    ("network", network.Network, "n_inputs layers observation solver"),
+    ("vecchia", type(solvers.SOLVERS["vecchia"]), "n_near n_predict"),
+    ("anchored", anchored.Anchored, ""),
+    ("network", network.Network, "n_inputs layers observation solver hidden_solver"),
     (
         "nodes",
         network.LayerSpec,
@@ -53,6 +55,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("moments", distributions.Gaussian, "mean var"),
     ("node by node", steps.NodeWise, ""),
     ("layer by layer", steps.LayerWise, ""),
+    ("guided", steps.Guided, ""),
     ("maximise", m_step.Maximise, ""),
     ("sample", m_step.Sample, ""),
     (
@@ -61,7 +64,8 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
         "moves m_step n_chains n_iter burn_in n_sweeps n_scoring n_imputations bracket "
         "stops_early n_folds seconds",
     ),
-    ("imputation", impute.Imputation, "latents angles evaluations sweeps"),
+    ("imputation", impute.Imputation, "latents angles evaluations sweeps guide"),
+    ("guide", impute.Guide, "reference step"),
     ("chain", sem.Chain, "params imputation"),
     ("trace", sem.Trace, "params log_density"),
     ("held out", folds.HeldOut, "latents n_imputations"),

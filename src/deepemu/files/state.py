@@ -5,6 +5,7 @@ Factors and sites are computed again. A state is a dictionary with these entries
 ``report``.
 """
 
+import dataclasses
 import warnings
 from typing import Any
 
@@ -56,6 +57,7 @@ def _state_of_structure(trained: Trained) -> State:
         "training": structure.n_folds if isinstance(structure, PlainGP) else structure.plan,
         "params": trained.imputed.params,
         "latents": trained.imputed.members.latents,
+        "anchors": trained.imputed.data.anchors,
         "chains": trained.chains,
         "trace": trained.trace,
         "n_together": trained.n_together,
@@ -88,7 +90,8 @@ def posterior_of(state: State, runs: Runs) -> Posterior:
 
 
 def _trained_of(state: State, runs: Runs) -> Trained:
-    network, data = state["network"], pack(runs.sites)
+    sites = dataclasses.replace(runs.sites, anchors=state.get("anchors"))
+    network, data = state["network"], pack(sites)
     imputed = rebuilt(network, data, state["params"], state["latents"])
     return Trained(
         structure_of(state), imputed, state["chains"], state["trace"], state["n_together"],

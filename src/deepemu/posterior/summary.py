@@ -214,9 +214,8 @@ def _mixing(trained: Trained, label: str) -> Mixing:
 def _updates_in_a_sweep(structure: Structure) -> int:
     if isinstance(structure, PlainGP):
         return 0
-    network, block = structure.network, structure.plan.moves.block
-    imputed = network.layers[: network.n_imputed]
-    return sum(spec.width // block(spec.width) for spec in imputed)
+    imputed = structure.network.layers[: structure.network.n_imputed]
+    return structure.plan.moves.n_updates([spec.width for spec in imputed])
 
 
 def _troubles(mixture: Line, stacked: Stacked, judged: Judged, n_inputs: int) -> tuple[str, ...]:

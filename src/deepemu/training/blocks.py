@@ -120,11 +120,11 @@ class Blocks:
 
     A block is long enough to hide the cost of a call and short enough to wait for after a Ctrl-C.
     Results do not depend on the lengths: draws and the checks of `has_settled` belong to an
-    iteration.
+    iteration. Where rows near each row are found anew, a block ends after 1, 2, 4, … iterations.
     """
 
-    def __init__(self, n_iter: int, stops_early: bool) -> None:
-        self._n_iter, self._stops_early = n_iter, stops_early
+    def __init__(self, n_iter: int, stops_early: bool, finds_rows: bool = False) -> None:
+        self._n_iter, self._stops_early, self._finds_rows = n_iter, stops_early, finds_rows
         self._traces: list[sem.Trace] = []
         self._length = 1
         self._settled = False
@@ -136,7 +136,13 @@ class Blocks:
         if self._settled:
             return 0
         until_check = CHECK_EVERY - self.n_done % CHECK_EVERY
-        return min(self._length, until_check, self._n_iter - self.n_done)
+        until_search = 2 ** self.n_done.bit_length() - self.n_done if self._finds_rows else np.inf
+        return int(min(self._length, until_check, until_search, self._n_iter - self.n_done))
+
+    @property
+    def searches(self) -> bool:
+        """Whether rows near each row are to be found before the next block."""
+        return self._finds_rows and self.n_done & (self.n_done - 1) == 0
 
     @property
     def trace(self) -> sem.Trace:

@@ -19,6 +19,7 @@ from deepemu.runtime.progress import Progress
 from deepemu.training import folds, growth, imputations
 from deepemu.training.blocks import Blocks, train_block
 from deepemu.training.folds import HeldOut
+from deepemu.training.nearness import with_near
 from deepemu.training.plan import Plan
 
 # Share of the iterations that have all sites, and the burn-in of that share.
@@ -63,6 +64,9 @@ class Run:
     def is_over(self, share: float) -> bool:
         """Whether this share of the plan's seconds is spent."""
         return time.monotonic() - self.began > share * self.plan.seconds
+
+    def blocks(self, n_iter: int, stops_early: bool) -> Blocks:
+        return Blocks(n_iter, stops_early, finds_rows=self.network.solver.n_near > 0)
 
 
 Stage = tuple[list[sem.Chain], sem.Trace, int, HeldOut | None]
@@ -112,7 +116,7 @@ def train(
 def _all_at_once(run: Run, chains: list[sem.Chain], sites: SiteData) -> Stage:
     plan, data = run.plan, [pack(sites)] * len(chains)
     chains = _warmed_up(run, chains, data)
-    chains, trace = _trained(run, 0, Blocks(plan.n_iter, plan.stops_early), chains, data)
+    chains, trace = _trained(run, 0, run.blocks(plan.n_iter, plan.stops_early), chains, data)
     return _averaged(run, chains, trace, plan.burn_in), trace, trace.log_density.shape[1], None
 
 
@@ -125,9 +129,10 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: SiteData) -> Stage:
     chains, apart = _trained_apart(run, n_first, chains, data, mask)
     chains = _averaged(run, chains, apart, plan.burn_in)
     chains, held_out = folds.hold_out(run.seed, run.network, plan, chains, sites, mask)
-    chains = growth.fill_in(run.network, chains, data, sites.x, mask)
+    if not plan.is_guided:  # anchors determine the latents of all rows
+        chains = growth.fill_in(run.network, chains, data, sites.x, mask)
     all_sites = [pack(sites)] * len(chains)
-    chains, together = _trained(run, 1, Blocks(n_last, False), chains, all_sites)
+    chains, together = _trained(run, 1, run.blocks(n_last, False), chains, all_sites)
     trace = trees.joined([apart, together], axis=1)
     n_together = together.log_density.shape[1]
     return _averaged(run, chains, together, LAST_BURN_IN), trace, n_together, held_out
@@ -138,13 +143,16 @@ def _trained_apart(
 ) -> tuple[list[sem.Chain], sem.Trace]:
     """Warm-up and iterations of chains without the sites of a mask (chains, n), on the others
     alone; they return with zeros for the latents of what they held out."""
+    if run.plan.is_guided:  # anchors may be among the rows that are held out
+        chains = _warmed_up(run, chains, data)
+        return _trained(run, 0, run.blocks(n_iter, run.plan.stops_early), chains, data)
     rows, of_all = [np.flatnonzero(~held_out) for held_out in mask], len(data[0].x)
     is_worth_it = run.plan.n_iter * run.plan.n_sweeps * mask.size * mask.shape[1] > ONE_PROGRAM
     size = padding.bucket(max(map(len, rows))) if is_worth_it else of_all
     chains = [_moved(folds.gathered, *each, size) for each in zip(chains, rows, strict=True)]
     data = [folds.gathered(of, each, size) for of, each in zip(data, rows, strict=True)]
     chains = _warmed_up(run, chains, data)
-    chains, trace = _trained(run, 0, Blocks(n_iter, run.plan.stops_early), chains, data)
+    chains, trace = _trained(run, 0, run.blocks(n_iter, run.plan.stops_early), chains, data)
     back = [_moved(folds.scattered, *each, of_all) for each in zip(chains, rows, strict=True)]
     return back, trace
 
@@ -156,7 +164,7 @@ def _moved(move: Callable[..., Any], chain: sem.Chain, rows: np.ndarray, size: i
 
 def _warmed_up(run: Run, chains: list[sem.Chain], data: list[Data]) -> list[sem.Chain]:
     """Iterations without an M-step: parameters are fixed, the latent layers are imputed."""
-    blocks = Blocks(run.n_warm_up, False)
+    blocks = run.blocks(run.n_warm_up, False)
     stream = (padding.WARM_UP_STREAM, 0)
     chains = _iterate(run, stream, run.plan.warm_up(), blocks, chains, data, SHARE_OF_WARM_UP)
     run.progress.skip((run.n_warm_up - blocks.n_done) * len(chains))
@@ -186,6 +194,8 @@ def _iterate(
     stops = lambda: run.interrupt.requested or run.is_over(share)  # noqa: E731
     while blocks.n_next and not (blocks.n_done and stops()):
         began = time.monotonic()
+        if blocks.searches:
+            data = with_near(run.network, chains, data)
         chains, trace = train_block(
             keys, run.network, steps, chains, data, blocks.n_done, blocks.n_next,
             run.progress.advance,

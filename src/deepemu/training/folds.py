@@ -5,6 +5,7 @@ its hidden layers depend on the outputs that it then predicts. (Removing a site 
 is not enough: hidden layers mix so slowly that the scores stay optimistic for hundreds of sweeps.)
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -91,7 +92,7 @@ def hold_out(
     n_chains, n_sites = mask.shape
     shape = (n_chains, N_IMPUTATIONS, n_sites, network.layers[-1].width)
     chains, mean, var = list(chains), *np.zeros((2, *shape))
-    sweeps = (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1))
+    sweeps = _sweeps_of(plan)
     for fold, (held_out, members) in enumerate(_by_fold(mask)):
         imputed, ends = imputations.keep(
             seed, network, plan, sweeps, (padding.FOLD_STREAM, fold), [chains[k] for k in members],
@@ -101,6 +102,12 @@ def hold_out(
         for k, end, mean_k, var_k in zip(members, ends, found.mean, found.var, strict=True):
             chains[k], mean[k][:, held_out], var[k][:, held_out] = end, mean_k, var_k
     return chains, HeldOut(Gaussian(mean, var), N_IMPUTATIONS * mask)
+
+
+def _sweeps_of(plan: Plan) -> tuple[int, ...]:
+    """Sweeps before each of the imputations."""
+    few = dataclasses.replace(plan, n_imputations=N_IMPUTATIONS)
+    return few.kept if plan.is_guided else (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1))
 
 
 def _by_fold(mask: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:

@@ -73,5 +73,8 @@ def _conditional_means(
 
 
 def with_latents(chain: sem.Chain, latents: Latents) -> sem.Chain:
-    moved = dataclasses.replace(chain.imputation, latents=latents)
+    guide = chain.imputation.guide
+    if guide is not None:
+        guide = dataclasses.replace(guide, reference=latents)
+    moved = dataclasses.replace(chain.imputation, latents=latents, guide=guide)
     return dataclasses.replace(chain, imputation=moved)

@@ -11,6 +11,7 @@ from deepemu.runtime import padding
 from deepemu.runtime.interrupt import Interrupt
 from deepemu.runtime.trees import Shelf
 from deepemu.training import blocks
+from deepemu.training.nearness import with_near
 from deepemu.training.plan import Plan
 
 
@@ -31,10 +32,11 @@ def keep(
     """
     kept: Shelf[assembly.Kept] = Shelf(len(chains), len(sweeps))
     of_chain = [data] * len(chains)
+    with_rows = with_near(network, chains, of_chain)
     for index, n_sweeps in enumerate(sweeps):
         keys = padding.keys(len(chains), seed, *stream, index)
         chains, _ = blocks.train_block(
-            keys, network, plan.sampling(n_sweeps), chains, of_chain, 0, plan.m_step.n_between,
+            keys, network, plan.sampling(n_sweeps), chains, with_rows, 0, plan.m_step.n_between,
             advance,
         )  # fmt: skip
         kept.put(assembly.networks_of(network, chains, of_chain))

@@ -1,28 +1,35 @@
 """Training of a plain Gaussian process: the best of several starts."""
 
+import dataclasses
+import functools
 from typing import Any
 
 import jax
 import numpy as np
 
+from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute, sem
 from deepemu.core.inference.multistart import best_ascent
 from deepemu.core.model.network import Data, LayerParams, Network
+from deepemu.core.nodes.dense import Dense
 from deepemu.data.sites import SiteData, pack, pack_without
 from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.runtime import padding
-from deepemu.runtime.programs import compiled
+from deepemu.runtime.programs import compiled, in_order
 from deepemu.runtime.trees import to_numpy
 from deepemu.training import folds
 from deepemu.training.chains import Trained
-from deepemu.training.folds import HeldOut
+from deepemu.training.folds import HeldOut, gathered
+from deepemu.training.nearness import with_near_rows
 from deepemu.training.plan import nodes_of_device
 
 GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
 GP_SCOUT_STEPS = 15
 GP_STEPS = 200
 GP_TOLERANCE = 1e-7
+# From so many rows on, the exact fit of some of them is the start; how often near rows are found.
+MANY_ROWS, ROWS_OF_STARTS, N_SEARCHES = 450, 300, 3
 NOTHING_IMPUTED = impute.Imputation((), (), np.int32(0), np.int32(0))  # type: ignore[arg-type]
 
 
@@ -31,7 +38,7 @@ def train_plain(
 ) -> Trained:
     """A plain Gaussian process, as one chain with one network and no imputed layer."""
     network, starts, data = structure.network, _gp_starts(start, seed), pack(sites)
-    fitted, values = fit_plain(network, starts, data)
+    fitted, values = fit_plain(network, starts, data, seed)
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     assembly.require_finite(trace.log_density)
@@ -41,11 +48,44 @@ def train_plain(
     return Trained(structure, imputed, chains, trace, 1, held_out)
 
 
-def fit_plain(network: Network, starts: LayerParams, data: Data) -> tuple[LayerParams, Any]:
-    """The best parameters, and the objective of each node."""
+def fit_plain(
+    network: Network, starts: LayerParams, data: Data, seed: int
+) -> tuple[LayerParams, Any]:
+    """The best parameters, and the objective of each node.
+
+    Of many rows, some tell the best of the starts. Near rows are found anew several times, because
+    lengthscales say which rows are near.
+    """
+    exactly = dataclasses.replace(network, solver=Dense())
+    if network.solver.n_near == 0 and np.sum(data.used) < MANY_ROWS:
+        return _ascend(network, starts, data, GP_SCOUT_STEPS)
+    params, values = _ascend(exactly, starts, _some_rows(data, seed), GP_SCOUT_STEPS)
+    for _ in range(N_SEARCHES if network.solver.n_near else 1):
+        near = with_near_rows(network, params, (), data)
+        params, values = _ascend(network, _alone(params), near, 0)
+    return params, values
+
+
+def _some_rows(data: Data, seed: int) -> Data:
+    """A few of many rows, by chance."""
+    rows = np.flatnonzero(data.used)
+    if len(rows) < MANY_ROWS:
+        return data
+    some = np.random.default_rng([seed, 2]).choice(rows, ROWS_OF_STARTS, replace=False)
+    return gathered(data, np.sort(some), padding.bucket(ROWS_OF_STARTS))
+
+
+def _ascend(
+    network: Network, starts: LayerParams, data: Data, n_scout: int
+) -> tuple[LayerParams, Any]:
     program = compiled(best_ascent, ("network", "nodes"), brief=True)
-    steps = np.int32(GP_SCOUT_STEPS), np.int32(GP_STEPS), np.float64(GP_TOLERANCE)
+    steps = np.int32(n_scout), np.int32(GP_STEPS), np.float64(GP_TOLERANCE)
     return program(network, nodes_of_device(), starts, data, *steps)
+
+
+def _alone(params: LayerParams) -> LayerParams:
+    """One start."""
+    return jax.tree.map(lambda each: np.asarray(each)[None], params)
 
 
 def _refit_folds(
@@ -54,13 +94,14 @@ def _refit_folds(
     """Held-out predictions of each fold by the process fitted without it, with the same program."""
     n_folds = min(n_folds, sites.n_sites)
     mask = folds.held_out_sites(seed, sites.n_sites, n_folds, n_folds)
-    parts = []
-    for rows in mask:
+
+    def without(rows: np.ndarray) -> Gaussian:
         data = pack_without(sites, rows)
-        params, _ = fit_plain(network, starts, data)
+        params, _ = fit_plain(network, starts, data, seed)
         imputed = assembly.as_they_are(network, data, [sem.Chain((params,), NOTHING_IMPUTED)])
-        parts.append(chain_latents(chains_of(imputed), sites.x[rows]))
-    return folds.one_chain(parts, mask)
+        return chain_latents(chains_of(imputed), sites.x[rows])
+
+    return folds.one_chain(in_order(functools.partial(without, rows) for rows in mask), mask)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from deepemu.core.inference.m_step import InTurn, Together
-from deepemu.core.inference.steps import Moves, MStep, Nodes, Steps
+from deepemu.core.inference.steps import Guided, Moves, MStep, Nodes, Steps
 from deepemu.runtime.devices import current
 
 # Each chain holds out a quarter of the sites, if there are enough chains and sites.
 N_FOLDS, FEWEST_ROWS = 4, 8
 BURN_STEPS = 4
 THIN_STEPS = 2
+# Rounds of guided moves before each imputation that is kept.
+GUIDED_BURN, GUIDED_THIN = 4, 2
 # Iterations between checks for stationarity, and so the longest block that is compiled.
 CHECK_EVERY = 20
 
@@ -36,9 +38,15 @@ class Plan:
     seconds: float = math.inf
 
     @property
+    def is_guided(self) -> bool:
+        return isinstance(self.moves, Guided)
+
+    @property
     def kept(self) -> tuple[int, ...]:
         """Sweeps before each imputation that is kept: two I-steps, and four more before the first,
         for the latents to adapt to the averaged parameters."""
+        if self.is_guided:
+            return (GUIDED_BURN, *[GUIDED_THIN] * (self.n_imputations - 1))
         first = (BURN_STEPS + THIN_STEPS) * self.n_sweeps
         return (first, *[THIN_STEPS * self.n_sweeps] * (self.n_imputations - 1))
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from deepemu._types import Array
 from deepemu.core.inference import impute, sem
 from deepemu.core.model.network import Latents, LayerParams, Network, Params
 from deepemu.data.sites import SiteData
@@ -9,6 +10,9 @@ from deepemu.observations.model import Observation
 from deepemu.runtime import padding
 from deepemu.runtime.programs import compiled
 from deepemu.training.plan import Plan
+
+# Of the mixing of inputs in the hidden layers of chains at their start.
+SPREAD = 0.3
 
 
 def starting_params(network: Network, scales: list[float], nuggets: list[float]) -> Params:
@@ -55,3 +59,21 @@ def start_chains(plan: Plan, params: Params, latents: Latents) -> list[sem.Chain
     """Equal chains; their random keys differ."""
     imputation = compiled(impute.start)(latents, np.float64(plan.bracket))
     return [sem.Chain(params, imputation)] * plan.n_chains
+
+
+def start_guided_chains(seed: int, plan: Plan, params: Params, latents: Latents) -> list[sem.Chain]:
+    """Chains whose hidden layers are mixtures of the inputs, each its own: a Newton step from equal
+    starts would take all of them to one place."""
+    program, chains = compiled(impute.start_guided), []
+    for number in range(plan.n_chains):
+        generator = np.random.default_rng([seed, number])
+        mixed = tuple(_mixed(generator, np.asarray(each)) for each in latents)
+        chains.append(sem.Chain(params, program(mixed, np.float64(plan.bracket))))
+    return chains
+
+
+def _mixed(generator: np.random.Generator, latent: np.ndarray) -> Array:
+    """Columns on [-1, 1], and a part of each in the others."""
+    width = latent.shape[1]
+    mixing = np.eye(width) + SPREAD * generator.standard_normal((width, width))
+    return padding.array((2.0 * latent - 1.0) @ mixing)

@@ -14,6 +14,7 @@ from deepemu.core.inference.steps import NodeWise
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import is_real
+from deepemu.data.neighbours import spread_rows
 from deepemu.data.sites import SiteData, pack
 from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
@@ -34,12 +35,19 @@ from deepemu.training.layers import (
 )
 from deepemu.training.plain import train_plain
 from deepemu.training.plan import N_FOLDS, Plan
-from deepemu.training.start import start_chains, starting_latents, starting_params
+from deepemu.training.start import (
+    start_chains,
+    start_guided_chains,
+    starting_latents,
+    starting_params,
+)
 
 # Hidden layers start as copies of the inputs. An M-step before they have adapted to the outputs can
 # take a chain to a mode in which the outputs are a smooth function plus noise, and it stays there:
 # one in six single chains on a step function.
 SWEEPS_BEFORE_FIRST_M_STEP = 50
+# Hidden layers of many rows have so many degrees of freedom per node.
+N_ANCHORS = 100
 # Share of a fit's iterations that an update runs: the chains resume from their last state.
 SHARE_OF_UPDATE = 0.2
 
@@ -83,11 +91,20 @@ class DeepGP(_Structure):
 
     def train(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
         """From scratch."""
+        if self.plan.is_guided:
+            return self._train_guided(seed, sites, show_progress)
         latents = starting_latents(self.network, self.observation, sites)
         chains = start_chains(self.plan, self.start, latents)
         return train(
             seed, self, self.plan, chains, sites, show_progress, SWEEPS_BEFORE_FIRST_M_STEP
         )
+
+    def _train_guided(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
+        anchors = spread_rows(sites.x, min(N_ANCHORS, sites.n_sites))
+        sites = dataclasses.replace(sites, anchors=anchors)
+        latents = starting_latents(self.network, self.observation, sites)
+        chains = start_guided_chains(seed, self.plan, self.start, latents)
+        return train(seed, self, self.plan, chains, sites, show_progress, 0)
 
     def resume(
         self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool
@@ -95,6 +112,7 @@ class DeepGP(_Structure):
         """Resume with all sites in every chain; new sites are predicted before they are added, so
         these predictions are held out."""
         held_out = _with_new_sites(before, sites, n_old)
+        sites = with_anchors(sites, before)
         chains = growth.extend_chains(
             self.network, before.chains, before.imputed.data, pack(sites), n_old,
             sites.n_sites - n_old,
@@ -108,11 +126,17 @@ class DeepGP(_Structure):
 Structure = PlainGP | DeepGP
 
 
+def with_anchors(sites: SiteData, before: Trained) -> SiteData:
+    """Sites with the anchors of a structure that was trained on the first of them."""
+    return dataclasses.replace(sites, anchors=before.imputed.data.anchors)
+
+
 def conditioned_on(before: Trained, sites: SiteData, n_old: int) -> Trained:
     """Add new sites; parameters and imputations are kept.
 
     Runs that repeat old sites change their statistics, and all factors are computed again.
     """
+    sites = with_anchors(sites, before)
     network, grown, n_new = before.structure.network, pack(sites), sites.n_sites - n_old
     held_out = _with_new_sites(before, sites, n_old)
     chains = growth.extend_chains(network, before.chains, before.imputed.data, grown, n_old, n_new)
@@ -150,16 +174,20 @@ NOTHING_FOUND = 1.5 * SMALLEST_NUGGET
 
 @dataclass(frozen=True)
 class Problem:
-    """The problem that structures are built for: columns, observation model, solver."""
+    """The problem that structures are built for: columns, observation model, solver, and that of
+    plain processes if it is another one."""
 
     n_outputs: int
     observation: Observation
     solver: Solver
     input_names: tuple[str, ...]
+    plain_solver: Solver | None = None
 
     def network(self, layers: Sequence[Layer]) -> Network:
+        is_plain = len(layers) == 1 and self.plain_solver is not None
+        solver = self.plain_solver if is_plain else self.solver
         return build_network(
-            layers, len(self.input_names), self.n_outputs, self.observation, self.solver,
+            layers, len(self.input_names), self.n_outputs, self.observation, solver,
             self.input_names,
         )  # fmt: skip
 

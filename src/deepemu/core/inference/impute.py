@@ -35,6 +35,7 @@ from deepemu.core.nodes.node import Node, Sites
 
 FULL_CIRCLE = 2.0 * math.pi
 LEARNING_RATE = 0.05
+FIRST_LEAP = 0.1
 
 
 @record
@@ -45,6 +46,23 @@ class Imputation:
     angles: tuple[Array, ...]
     evaluations: Array
     sweeps: Array
+    guide: "Guide | None" = None
+
+
+@record
+class Guide:
+    """What shapes guided moves: the layers where the information is taken, and the length of
+    leaps."""
+
+    reference: Latents
+    step: Array
+
+
+def start_guided(latents: Latents, bracket: Array | float) -> Imputation:
+    """The same for guided moves."""
+    return replace(
+        start(latents, bracket), guide=Guide(latents, jnp.array(FIRST_LEAP, latents[0].dtype))
+    )
 
 
 def start(latents: Latents, bracket: Array | float) -> Imputation:
@@ -158,7 +176,7 @@ def _update_layer(
 ) -> tuple[Imputation, Array]:
     """Slice-sample the blocks of a layer in turn, given the solver's factors of its prior."""
     width = fixed.network.layers[layer].width
-    block = fixed.steps.moves.block(width)
+    block = fixed.steps.moves.block(width)  # type: ignore[union-attr]
     key_draw, key_slice = jax.random.split(key)
     directions = _directions(key_draw, fixed, layer, prior)
     rate = jnp.where(fixed.steps.adapt, learning_rate(state.sweeps), 0.0)

@@ -45,7 +45,7 @@ class InTurn(Nodes):
         """The layers of the same kind, kind by kind."""
         alike: dict[Kind, list[int]] = {}
         for layer, spec in enumerate(network.layers):
-            alike.setdefault(Kind.of(spec, network.solver), []).append(layer)
+            alike.setdefault(Kind.of(spec, network.solver_of(layer)), []).append(layer)
         return list(alike.values())
 
 
@@ -125,7 +125,7 @@ def update_layers(
     """
     specs = [network.layers[layer] for layer in layers]
     n_columns = max(spec.n_columns for spec in specs)
-    kind = Kind.of(specs[0], network.solver)
+    kind = Kind.of(specs[0], network.solver_of(layers[0]))
     every = [layer_inputs(network, layer, data.x, latents) for layer in layers]
     inputs = jnp.stack([_widened(columns, n_columns) for columns in every])
     tasks = [

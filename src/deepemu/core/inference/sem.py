@@ -5,10 +5,10 @@ import jax.numpy as jnp
 
 from deepemu._types import Array, record
 from deepemu.core import keys
-from deepemu.core.inference import impute
+from deepemu.core.inference import guided, impute
 from deepemu.core.inference.impute import Imputation
 from deepemu.core.inference.m_step import update_layers
-from deepemu.core.inference.steps import Steps
+from deepemu.core.inference.steps import Guided, Steps
 from deepemu.core.model.network import Data, LayerParams, Network, Params, log_likelihood
 
 
@@ -64,7 +64,8 @@ def step(
 ) -> tuple[Chain, Array]:
     """I-step: impute the latent layers. M-step: improve (or move) every node's parameters given
     them."""
-    imputation = impute.sweeps(key, network, steps, chain.params, chain.imputation, data)
+    sweeps = guided.sweeps if isinstance(steps.moves, Guided) else impute.sweeps
+    imputation = sweeps(key, network, steps, chain.params, chain.imputation, data)
     update = steps.m_step.update(key, steps.n_scoring)
     params: dict[int, LayerParams] = {}
     total = log_likelihood(network, imputation.latents, data)

@@ -19,6 +19,10 @@ class NodeWise:
     def block(self, width: int) -> int:
         return 1
 
+    def n_updates(self, widths: Sequence[int]) -> int:
+        """How many updates a sweep over layers of these widths has."""
+        return sum(widths)
+
 
 @dataclass(frozen=True)
 class LayerWise:
@@ -27,8 +31,19 @@ class LayerWise:
     def block(self, width: int) -> int:
         return width
 
+    def n_updates(self, widths: Sequence[int]) -> int:
+        return len(widths)
 
-Moves = NodeWise | LayerWise
+
+@dataclass(frozen=True)
+class Guided:
+    """All anchored hidden layers at once, guided by the information of the outputs."""
+
+    def n_updates(self, widths: Sequence[int]) -> int:
+        return 1
+
+
+Moves = NodeWise | LayerWise | Guided
 
 
 class Nodes(Protocol):

@@ -1,15 +1,13 @@
 """The exponential of a kernel, in a form that compilers vectorise."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from deepemu._types import Array
+from deepemu.core.differentiation import needs_derivatives
 
 _WHOLE = 1.5 * 2.0**52  # the low bits of a whole number plus this are the number as an integer
 _LOG2_HIGH, _LOG2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
@@ -17,25 +15,9 @@ _DEGREE = 12
 _LARGEST = 708.0  # exp(-708) is the last normal number
 
 
-_DIFFERENTIABLE = ContextVar("differentiable", default=False)
-
-
-@contextmanager
-def differentiable() -> Iterator[None]:
-    """What is traced inside has derivatives of any order, in loops and in both modes.
-
-    `jax.custom_jvp` has not: JAX drops its rule where it linearises a loop.
-    """
-    token = _DIFFERENTIABLE.set(True)
-    try:
-        yield
-    finally:
-        _DIFFERENTIABLE.reset(token)
-
-
 def exp_negative(exponent: Array) -> Array:
     """exp(-e), or zero where it is not a normal number."""
-    return jnp.exp(-exponent) if _DIFFERENTIABLE.get() else _vectorised(exponent)
+    return jnp.exp(-exponent) if needs_derivatives() else _vectorised(exponent)
 
 
 @jax.custom_jvp

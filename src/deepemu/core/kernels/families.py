@@ -49,6 +49,9 @@ class Kernel(Protocol):
     def log_slope_at(self, two: Two) -> Array:
         """d log k / d log gamma."""
 
+    def slope_at(self, two: Two) -> Array:
+        """d log k / du."""
+
     def expectation_at(self, two: Two, var: Array) -> Parts:
         """I = E[k(U, w)], U ~ N(u, var)."""
 
@@ -79,6 +82,10 @@ class Stationary(Kernel):
         """d log k / d log gamma = -r d log k / dr."""
 
     @abstractmethod
+    def slope(self, r: Array) -> Array:
+        """d log k / dr."""
+
+    @abstractmethod
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = E[k(W - w)], W ~ N(m, v), delta = (m - w) / gamma, var = v / gamma^2."""
 
@@ -87,6 +94,9 @@ class Stationary(Kernel):
 
     def log_slope_at(self, two: Two) -> Array:
         return self.log_slope(two.r)
+
+    def slope_at(self, two: Two) -> Array:
+        return self.slope(two.r)
 
     def expectation_at(self, two: Two, var: Array) -> Parts:
         return self.expectation(two.r, var)
@@ -111,6 +121,10 @@ class SquaredExponential(Stationary):
     def log_slope(self, r: Array) -> Array:
         """d log k / d log lengthscale = 2 r^2."""
         return 2.0 * r**2
+
+    def slope(self, r: Array) -> Array:
+        """d log k / dr = -2 r."""
+        return -2.0 * r
 
     def expectation(self, delta: Array, var: Array) -> Parts:
         """I = (1 + 2v)^(-1/2) exp(-delta^2 / (1 + 2v))."""
@@ -173,6 +187,11 @@ class Matern52(Matern):
         t = jnp.abs(r)
         return (5.0 / 3.0) * t**2 * (1.0 + self.rate * t) / self.taylor(t)[0]
 
+    def slope(self, r: Array) -> Array:
+        """d log k / dr = -a^2 r (1 + a|r|) / (3 p(|r|))."""
+        t = jnp.abs(r)
+        return -(5.0 / 3.0) * r * (1.0 + self.rate * t) / self.taylor(t)[0]
+
     def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
         """Expectations of the derivatives of k, which are odd, even and odd functions: for t > 0
 
@@ -219,6 +238,10 @@ class Matern32(Matern):
         """d log k / d log lengthscale = a^2 r^2 / (1 + a|r|)."""
         return 3.0 * r**2 / (1.0 + self.rate * jnp.abs(r))
 
+    def slope(self, r: Array) -> Array:
+        """d log k / dr = -a^2 r / (1 + a|r|)."""
+        return -3.0 * r / (1.0 + self.rate * jnp.abs(r))
+
     def coefficients(self) -> tuple[float, ...]:
         """p(t) = 1 + at."""
         return 1.0, self.rate
@@ -251,6 +274,10 @@ class Linear(Kernel):
     def log_slope_at(self, two: Two) -> Array:
         """d log k / d log lengthscale = -2 u w / k."""
         return -2.0 * two.u * two.w / self.at(two)[0]
+
+    def slope_at(self, two: Two) -> Array:
+        """d log k / du = w / k."""
+        return two.w / self.at(two)[0]
 
     def expectation_at(self, two: Two, var: Array) -> Parts:
         """I = 1 + u w."""

@@ -57,12 +57,14 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class Network:
-    """Layers in order of evaluation, how the last one is observed, and how nodes are computed."""
+    """Layers in order of evaluation, how the last one is observed, and how nodes are computed:
+    those of hidden layers by a solver of their own, if there is one."""
 
     n_inputs: int
     layers: tuple[LayerSpec, ...]
     observation: Likelihood
     solver: Solver
+    hidden_solver: Solver | None = None
 
     @property
     def depth(self) -> int:
@@ -73,6 +75,10 @@ class Network:
         """Number of layers whose outputs are imputed: these come first."""
         return self.depth if self.observation.imputed else self.depth - 1
 
+    def solver_of(self, layer: int) -> Solver:
+        is_hidden = layer < self.depth - 1
+        return self.hidden_solver if is_hidden and self.hidden_solver else self.solver
+
     def sources(self, layer: int) -> tuple[int, ...]:
         """The layers whose outputs ``layer`` reads, in the order of its columns."""
         return tuple(layer + back for back in self.layers[layer].sources if layer + back >= 0)
@@ -80,6 +86,11 @@ class Network:
     def n_hidden(self, layer: int) -> int:
         """Columns of ``layer`` that are outputs of earlier layers; those of the inputs follow."""
         return sum(self.layers[source].width for source in self.sources(layer))
+
+    def n_uncertain(self, layer: int) -> int:
+        """Those of them that are uncertain in a prediction; they come first."""
+        certain = any(self.solver_of(source).certain for source in self.sources(layer))
+        return 0 if certain else self.n_hidden(layer)
 
     def readers(self, layer: int) -> tuple[int, ...]:
         """The layers that read the outputs of ``layer``."""
@@ -105,12 +116,15 @@ Latents = tuple[Array, ...]
 class Data:
     """Inputs (n, d), a mask (n,) that is zero in padded rows, and the observations of each row.
 
-    ``observed`` belongs to the observation model; see `Likelihood`.
+    ``observed`` belongs to the observation model; see `Likelihood`. ``near`` (n, m) and ``anchors``
+    (M,) are those of `Sites`, for the last layer and for hidden ones.
     """
 
     x: Array
     used: Array
     observed: Any
+    near: Array | None = None
+    anchors: Array | None = None
 
 
 def layer_inputs(network: Network, layer: int, x: Array, latents: Sequence[Array]) -> Array:
@@ -130,11 +144,15 @@ def layer_targets(network: Network, layer: int, data: Data, latents: Latents) ->
 
 def layer_sites(network: Network, layer: int, data: Data) -> Sites:
     """Sites of each node of ``layer``, stacked: replicates are known to the observed layer only."""
-    if layer >= network.n_imputed:
-        return network.observation.sites(data.observed)
     width = network.layers[layer].width
-    counts = jnp.broadcast_to(data.used, (width, *data.used.shape))
-    return Sites(counts, jnp.zeros(width, data.x.dtype))
+    repeated = lambda each: jnp.broadcast_to(each, (width, *each.shape))  # noqa: E731
+    if layer >= network.n_imputed:
+        sites = network.observation.sites(data.observed)
+    else:
+        sites = Sites(repeated(data.used), jnp.zeros(width, data.x.dtype))
+    last = layer == network.depth - 1
+    own = {"near": data.near} if last else {"anchors": data.anchors}
+    return replace(sites, **jax.tree.map(repeated, own))
 
 
 def layer_nodes(spec: LayerSpec, params: LayerParams) -> Node:
@@ -189,7 +207,7 @@ def map_nodes(
 def layer_factor(network: Network, layer: int, params: Params, latents: Latents, data: Data) -> Any:
     """The solver's factors of a layer's kernels given their inputs, stacked."""
     nodes, inputs, _, sites = layer_parts(network, layer, params, latents, data)
-    factor = lambda node, sites: network.solver.factor(node, inputs, sites)  # noqa: E731
+    factor = lambda node, sites: network.solver_of(layer).factor(node, inputs, sites)  # noqa: E731
     return map_kernels(network.layers[layer], factor, nodes, sites)
 
 
@@ -202,7 +220,7 @@ def layer_log_density(
 
     def of_node(node: Node, of_kernel: tuple[Any, Sites], target: Array) -> Array:
         factor, sites = of_kernel
-        return network.solver.log_density(factor, node, target, sites)
+        return network.solver_of(layer).log_density(factor, node, target, sites)
 
     return jnp.sum(map_nodes(network.layers[layer], of_node, nodes, (factors, sites), targets))
 

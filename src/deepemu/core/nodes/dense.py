@@ -172,6 +172,27 @@ def _slopes(
     return jax.lax.map(of_read_column, (inputs.T, node.inverse_lengthscale))
 
 
+def input_slopes(node: Node, inputs: Array, target: Array, sites: Sites) -> tuple[Array, Array]:
+    """Log density, and its gradient (n, D) in the inputs.
+
+    With G = ∂ log p/∂R = ½ (αα'/σ² − R⁻¹), row i pulls by 2 Σ_j G_ij K_ij ∂ log k(z_i, z_j)/∂z_i.
+    """
+    matrix = correlation(node, inputs, sites)
+    lower = linalg.cholesky(matrix)
+    precision = linalg.inverse(lower)
+    alpha = precision @ target
+    of_matrix = 0.5 * (alpha[:, None] * alpha[None] / node.scale - precision)
+    pairs = 2.0 * of_matrix * (matrix - beside_kernel(node, sites))
+
+    def of_column(column: tuple[Array, Array]) -> Array:
+        values, inverse_lengthscale = column
+        two = Two.of(values[:, None], values[None, :], inverse_lengthscale)
+        return inverse_lengthscale * jnp.sum(pairs * node.kernel.slope_at(two), axis=1)
+
+    slopes = jax.lax.map(of_column, (inputs.T, node.inverse_lengthscale)).T
+    return log_density(lower, node, target, sites), slopes
+
+
 def draw_prior(lower: Array, node: Node, sites: Sites, normals: Array) -> Array:
     """σ L ε, a draw from N(0, σ²R) given standard normals ε; zero in padded rows."""
     return jnp.where(sites.used, jnp.sqrt(node.scale) * (lower @ normals), 0.0)
@@ -208,9 +229,14 @@ def alpha(node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
     return jnp.where(sites.used, linalg.solve_positive(matrix, target), 0.0)
 
 
+def cross_correlation(node: Node, inputs: Array, at: Array) -> Array:
+    """k(w_i, x_j) (n, m) of design points and test points."""
+    return products.correlation_matrix(node.kernel, inputs, at, node.inverse_lengthscale)
+
+
 def mean(node: Node, alpha: Array, inputs: Array, at: Array) -> Array:
     """μ = K*α at known inputs ``at`` (m, D)."""
-    return products.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale) @ alpha
+    return cross_correlation(node, at, inputs) @ alpha
 
 
 def predict(node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array) -> Gaussian:
@@ -220,7 +246,7 @@ def predict(node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: A
     sum; k(x, x) is one for a stationary kernel.
     For α of several targets, (k, n), the means are (k, m).
     """
-    cross = products.correlation_matrix(node.kernel, inputs, at, node.inverse_lengthscale)
+    cross = cross_correlation(node, inputs, at)
     explained = jnp.sum((inverse_lower @ cross) ** 2, axis=0)
     prior = products.variance(node.kernel, at, node.inverse_lengthscale)
     relative = jnp.maximum(prior + node.nugget - explained, node.nugget)
@@ -250,8 +276,7 @@ def _joint(
     node: Node, inverse_lower: Array, alpha: Array, inputs: Array, at: Array, nugget: Array
 ) -> tuple[Array, Array]:
     """K*α and K** − K*R⁻¹K*ᵀ + η I."""
-    cross = products.correlation_matrix(node.kernel, at, inputs, node.inverse_lengthscale)
-    prior = products.correlation_matrix(node.kernel, at, at, node.inverse_lengthscale)
+    cross, prior = cross_correlation(node, at, inputs), cross_correlation(node, at, at)
     explained = cross @ inverse_lower.T
     diagonal = nugget * jnp.eye(at.shape[0], dtype=at.dtype)
     return cross @ alpha, prior - explained @ explained.T + diagonal
@@ -316,7 +341,7 @@ def _new_rows(
     is_old = (jnp.arange(inputs.shape[0]) < first) & sites.used
     new = jax.lax.dynamic_slice_in_dim(inputs, first, n_new)
     counts = jax.lax.dynamic_slice_in_dim(sites.counts, first, n_new)
-    cross = products.correlation_matrix(node.kernel, inputs, new, node.inverse_lengthscale)
+    cross = cross_correlation(node, inputs, new)
     own = correlation(node, new, dataclasses.replace(sites, counts=counts))
     return jnp.where(is_old[:, None], cross, 0.0), own
 
@@ -330,12 +355,12 @@ class Dense(Solver):
     draw_prior = staticmethod(draw_prior)
     fit = staticmethod(fit)
     derivatives = staticmethod(derivatives)
+    input_slopes = staticmethod(input_slopes)
     at_rest = staticmethod(at_rest)
     more_at_rest = staticmethod(more_at_rest)
     log_density_moving = staticmethod(log_density_moving)
     condition = staticmethod(condition)
     alpha = staticmethod(alpha)
-    mean = staticmethod(mean)
     predict = staticmethod(predict)
     joint = staticmethod(joint)
     draw_posterior = staticmethod(draw_posterior)
@@ -343,5 +368,9 @@ class Dense(Solver):
     schemes = staticmethod(linked.schemes)
     leave_one_out = staticmethod(leave_one_out)
     alpha_of = staticmethod(alpha_of)
+
+    def mean(self, node: Node, alpha: Array, inputs: Array, at: Array, sites: Sites) -> Array:
+        return mean(node, alpha, inputs, at)
+
     extend = staticmethod(extend)
     extend_link = staticmethod(extend_link)

@@ -1,5 +1,6 @@
 """The linked Gaussian process: a node whose inputs are uncertain, equations (3) and (4)."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,10 +35,11 @@ class Inputs:
 
 @record
 class Link:
-    """The statistics for prediction at uncertain inputs: α, and L⁻¹ with R⁻¹ = L⁻ᵀL⁻¹."""
+    """The statistics for prediction at uncertain inputs: α, and L⁻¹ with R⁻¹ = L⁻ᵀL⁻¹ (or what
+    else the solver's schemes need)."""
 
     alpha: Array
-    root: Triangle
+    root: Any
 
 
 @record
@@ -66,29 +68,66 @@ class Expected:
 
 
 class Scheme(Protocol):
-    """How `Expected` is computed; hashable, a static argument."""
+    """How the moments of a linked node are computed; hashable, a static argument."""
 
     @property
     def cheap_to_read(self) -> bool:
         """Whether little is read for a pair of design points."""
 
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Any:
-        """Quantities that all test points share, given design points (n, D) in lengthscales."""
+    def prepare(
+        self, node: Node, link: Link, inputs: Array, n_uncertain: int, n_tiles: int = 1
+    ) -> Any:
+        """Quantities that all test points share, for a node whose first columns are uncertain."""
 
+    def predict(self, node: Node, alpha: Array, prepared: Any, inputs: Array, at: Inputs) -> Linked:
+        """Mean and variance (m,) of the output."""
+
+
+class ByExpectations(Scheme):
+    """By expectations over the uncertain inputs with all design points, (3) and (4) of the paper.
+
+    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (κ + η − tr(R⁻¹J)), never below σ²η; κ = E[k(W, W)].
+    """
+
+    def prepare(
+        self, node: Node, link: Link, inputs: Array, n_uncertain: int, n_tiles: int = 1
+    ) -> Any:
+        points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
+        return self.prepared(node, link, points, n_tiles)
+
+    def predict(self, node: Node, alpha: Array, prepared: Any, inputs: Array, at: Inputs) -> Linked:
+        n_uncertain = at.uncertain.mean.shape[1]
+        hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
+        inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
+        at_known = Known(
+            products.correlation_matrix(node.kernel, known, at.known, inverse_known),
+            products.variance(node.kernel, at.known, inverse_known),
+        )
+        two, var = products.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
+        found = self.expected(node, alpha, prepared, two, var, at_known)
+        total = jnp.maximum(found.var, node.scale * node.nugget)
+        error = found.error / total
+        return Linked(Gaussian(found.mean, total), error, found.final | (error <= TOLERANCE))
+
+    @abstractmethod
+    def prepared(self, node: Node, link: Link, points: Array, n_tiles: int) -> Any:
+        """`prepare`, given design points (n, D) in lengthscales."""
+
+    @abstractmethod
     def expected(
         self, node: Node, alpha: Array, prepared: Any, two: Two, var: Array, known: Known
     ) -> Expected:
         """At means and design points (D, n, m), and var (D, 1, m)."""
 
 
-class ByProducts(Scheme):
+class ByProducts(ByExpectations):
     """By products with L⁻¹, which lose no digits."""
 
     @property
     def cheap_to_read(self) -> bool:
         return True
 
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
+    def prepared(self, node: Node, link: Link, points: Array, n_tiles: int) -> Triangle:
         return link.root
 
 
@@ -118,7 +157,7 @@ class ByCubature(ByProducts):
 
 
 @dataclass(frozen=True)
-class ByPairs(Scheme):
+class ByPairs(ByExpectations):
     """A sum over all pairs of design points, with J in the given form."""
 
     form: PairForm
@@ -127,7 +166,7 @@ class ByPairs(Scheme):
     def cheap_to_read(self) -> bool:
         return self.form.cheap_to_read
 
-    def prepare(self, node: Node, link: Link, points: Array, n_tiles: int) -> tuple[Pairs, Array]:
+    def prepared(self, node: Node, link: Link, points: Array, n_tiles: int) -> tuple[Pairs, Array]:
         """Pairs with weights A = ααᵀ − σ²R⁻¹, and the round-off of a sum over them."""
         root = linalg.whole(link.root)
         weights = link.alpha[:, None] * link.alpha[None, :] - node.scale * (root.T @ root)
@@ -172,35 +211,6 @@ def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
     by_expansion = (ByExpansion(),) if expansion.applies(kernel, n_uncertain) else ()
     by_cubature = map(ByCubature, cubature.rules(kernel, n_uncertain))
     return (*by_expansion, *by_cubature, *map(ByPairs, pairs.of(kernel)))
-
-
-def prepare(
-    scheme: Scheme, node: Node, link: Link, inputs: Array, n_uncertain: int, n_tiles: int = 1
-) -> Any:
-    """The scheme's preparation of a node whose first columns are uncertain, for all test points."""
-    points = (inputs * node.inverse_lengthscale[None, :])[:, :n_uncertain]
-    return scheme.prepare(node, link, points, n_tiles)
-
-
-def predict(
-    scheme: Scheme, node: Node, alpha: Array, prepared: Any, inputs: Array, at: Inputs
-) -> Linked:
-    """Mean and variance (m,) of the output where inputs are uncertain, (3) and (4) of the paper.
-
-    μ = Iᵀα and σ₀² = αᵀJα − (Iᵀα)² + σ² (κ + η − tr(R⁻¹J)), never below σ²η; κ = E[k(W, W)].
-    """
-    n_uncertain = at.uncertain.mean.shape[1]
-    hidden, known = inputs[:, :n_uncertain], inputs[:, n_uncertain:]
-    inverse, inverse_known = jnp.split(node.inverse_lengthscale, [n_uncertain])
-    at_known = Known(
-        products.correlation_matrix(node.kernel, known, at.known, inverse_known),
-        products.variance(node.kernel, at.known, inverse_known),
-    )
-    two, var = products.scaled(hidden, at.uncertain.mean, at.uncertain.var, inverse)
-    found = scheme.expected(node, alpha, prepared, two, var, at_known)
-    total = jnp.maximum(found.var, node.scale * node.nugget)
-    error = found.error / total
-    return Linked(Gaussian(found.mean, total), error, found.final | (error <= TOLERANCE))
 
 
 def better_of(found: Linked, other: Linked) -> Linked:

@@ -32,10 +32,14 @@ class Sites:
     """How the rows were observed: replicates per row, and their sum of squares about site means.
 
     One observation per row and no squares for latent variables and for data without replicates.
+    ``near`` (n, m) are rows before each row that it is conditioned on, -1 where there are fewer,
+    and ``anchors`` (M,) the rows whose values determine all others, for solvers that need them.
     """
 
     counts: Array
     squares: Array
+    near: Array | None = None
+    anchors: Array | None = None
 
     @property
     def used(self) -> Array:

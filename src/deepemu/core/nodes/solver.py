@@ -1,6 +1,6 @@
 """The algebra of a node over its sites, behind one protocol."""
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from deepemu._types import Array
 from deepemu.core.distributions import Gaussian
@@ -14,9 +14,20 @@ class Solver(Protocol):
 
     A solver has no arrays: it is frozen and hashable, a static part of the network. Its results for
     a node (a factor, columns at rest, a conditioned node, a link) are pytrees that only the solver
-    itself reads, except `Link.alpha`. Rows with a count of zero are padding and must not change any
-    result. All methods are for one node; callers batch them over nodes.
+    itself and its schemes read, except `Link.alpha`. Rows with a count of zero are padding and must
+    not change any result. All methods are for one node; callers batch them over nodes.
+
+    A solver with ``n_near`` above zero conditions each row on so many rows before it, which
+    ``Sites.near`` holds. One that is ``certain``, for hidden layers only, predicts without variance
+    from ``Sites.anchors``.
     """
+
+    n_near: int = 0
+    certain: ClassVar[bool] = False
+
+    def for_hidden(self) -> "Solver | None":
+        """The solver of hidden layers, if it is another one."""
+        return None
 
     # --- densities and draws ------------------------------------------------------------------
 
@@ -38,6 +49,11 @@ class Solver(Protocol):
         self, node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool, /
     ) -> Derivatives:
         """The fit with gradient and information in (log γ_1 … log γ_D, log η)."""
+
+    def input_slopes(
+        self, node: Node, inputs: Array, target: Array, sites: Sites, /
+    ) -> tuple[Array, Array]:
+        """Log density, and its gradient (n, D) in the inputs."""
 
     # --- a sweep: some columns of the inputs move, the others rest ------------------------------
 
@@ -63,7 +79,7 @@ class Solver(Protocol):
     def alpha(self, node: Node, inputs: Array, target: Array, sites: Sites, /) -> Array:
         """α (n,) with posterior mean Σ_i k(·, w_i) α_i; zero in padded rows."""
 
-    def mean(self, node: Node, alpha: Array, inputs: Array, at: Array, /) -> Array:
+    def mean(self, node: Node, alpha: Array, inputs: Array, at: Array, sites: Sites, /) -> Array:
         """Posterior mean (m,) at known inputs ``at`` (m, D)."""
 
     def predict(

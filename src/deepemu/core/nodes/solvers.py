@@ -2,5 +2,6 @@
 
 from deepemu.core.nodes.dense import Dense
 from deepemu.core.nodes.solver import Solver
+from deepemu.core.nodes.vecchia import Vecchia
 
-SOLVERS: dict[str, Solver] = {"dense": Dense()}
+SOLVERS: dict[str, Solver] = {"dense": Dense(), "vecchia": Vecchia()}

@@ -1,0 +1,268 @@
+"""The nearest-neighbour solver against exact algebra, finite differences and brute force."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import jit
+
+from deepemu.core.distributions import Gaussian
+from deepemu.core.kernels.families import NAMES, by_name
+from deepemu.core.nodes import dense, linked, near_rows, terms
+from deepemu.core.nodes.linked import Inputs
+from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.vecchia import Vecchia
+
+N, D = 20, 2
+EVERY = Vecchia(n_near=N - 1, n_predict=N)
+FEW = Vecchia(n_near=4, n_predict=6)
+EXACT = dense.Dense()
+
+
+def rows_before(points, used, n_near):
+    """The nearest rows in use before each row, by sorting all distances."""
+    table = np.full((len(points), n_near), -1)
+    for i in range(1, len(points)):
+        earlier = np.flatnonzero(used[:i])
+        apart = ((points[earlier] - points[i]) ** 2).sum(axis=1)
+        near = earlier[np.argsort(apart, kind="stable")[:n_near]]
+        table[i, : len(near)] = near
+    return table
+
+
+def problem(kernel="matern52", n_near=N - 1, replicates=True, padding=3, seed=0):
+    """A node, its inputs, target and sites, of which the last ones are padding."""
+    rng = np.random.default_rng(seed)
+    x, y = rng.random((N, D)), rng.standard_normal(N)
+    counts = rng.integers(1, 4, N).astype(float) if replicates else np.ones(N)
+    counts[N - padding :] = 0.0
+    y[N - padding :] = 0.0
+    node = Node(by_name(kernel), jnp.array([2.0, 0.7]), jnp.array(1.7), jnp.array(1e-2))
+    near = rows_before(x * np.array([2.0, 0.7]), counts > 0, n_near)
+    squares = jnp.array(0.3 if replicates else 0.0)
+    sites = Sites(jnp.array(counts), squares, jnp.array(near))
+    return node, jnp.array(x), jnp.array(y), sites
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("replicates", [False, True])
+def test_all_rows_before_give_the_exact_density(kernel, replicates):
+    node, x, y, sites = problem(kernel, replicates=replicates)
+
+    @functools.partial(jit, static_argnums=0)
+    def densities(solver):
+        density = solver.log_density(solver.factor(node, x, sites), node, y, sites)
+        fitted = [solver.fit(node, x, y, sites, free) for free in (True, False)]
+        moving = solver.log_density_moving(
+            dataclasses.replace(node, inverse_lengthscale=node.inverse_lengthscale[1:]),
+            x[:, 1:],
+            solver.at_rest(
+                dataclasses.replace(node, inverse_lengthscale=node.inverse_lengthscale[:1]),
+                x[:, :1],
+                sites,
+            ),
+            y,
+            sites,
+        )
+        return density, fitted, moving
+
+    both = (densities(solver) for solver in (EVERY, EXACT))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), *both)
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("free", [False, True])
+def test_all_rows_before_give_the_exact_slopes(kernel, free):
+    node, x, y, sites = problem(kernel)
+    of = functools.partial(jit, static_argnums=0)(lambda s: s.derivatives(node, x, y, sites, free))
+    ours, exact = map(of, (EVERY, EXACT))
+    np.testing.assert_allclose(ours.gradient, exact.gradient, rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(ours.fit.value, exact.fit.value, rtol=1e-11)
+    np.testing.assert_allclose(ours.fit.scale, exact.fit.scale, rtol=1e-11)
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+def test_slopes_in_the_inputs(kernel):
+    """Of both solvers, against differences of the exact density."""
+    node, x, y, sites = problem(kernel)
+    value = jit(lambda x: EXACT.fit(node, x, y, sites, False).value)
+    of = functools.partial(jit, static_argnums=0)(lambda s: s.input_slopes(node, x, y, sites))
+    for found, slopes in map(of, (EVERY, EXACT)):
+        np.testing.assert_allclose(found, value(x), rtol=1e-11)
+        for place in [(0, 0), (3, 1), (N - 5, 0)]:
+            step = jnp.zeros_like(x).at[place].set(1e-6)
+            difference = (value(x + step) - value(x - step)) / 2e-6
+            np.testing.assert_allclose(slopes[place], difference, rtol=1e-5, atol=1e-7)
+        assert np.all(slopes[-3:] == 0.0)
+
+
+def moved(node, logs):
+    """The node after steps in (log γ, log η)."""
+    inverse = node.inverse_lengthscale * jnp.exp(-logs[:-1])
+    return dataclasses.replace(
+        node, inverse_lengthscale=inverse, nugget=node.nugget * jnp.exp(logs[-1])
+    )
+
+
+@pytest.mark.parametrize("free", [False, True])
+def test_slopes_with_few_neighbours(free):
+    """Against differences; the information is that of draws: the covariance of the gradient."""
+    node, x, y, sites = problem(n_near=4)
+    value = jit(lambda logs: FEW.fit(moved(node, logs), x, y, sites, free).value)
+    steps = 1e-5 * np.eye(D + 1)
+    differences = [(value(step) - value(-step)) / 2e-5 for step in steps]
+    found = jit(lambda: FEW.derivatives(node, x, y, sites, free))()
+    np.testing.assert_allclose(found.gradient, differences, rtol=1e-6, atol=1e-7)
+
+
+def test_information_is_the_covariance_of_the_gradient():
+    node, x, y, sites = problem(n_near=4, replicates=False, padding=0)
+    drawn = FEW.factor(node, x, sites)
+    normals = np.random.default_rng(1).standard_normal((4000, N))
+    draws = jit(jax.vmap(lambda e: FEW.draw_prior(drawn, node, sites, e)))(normals)
+    slopes = jit(jax.vmap(lambda y: FEW.derivatives(node, x, y, sites, False)))(draws)
+    found = np.cov(np.asarray(slopes.gradient).T)
+    expected = np.mean(np.asarray(slopes.information), axis=0)
+    np.testing.assert_allclose(found, expected, rtol=0.1, atol=0.05 * np.abs(expected).max())
+
+
+def implied_covariance(node, x, sites):
+    """Σ of Vecchia's density, from its conditionals: Σ⁻¹ = (1 − B)ᵀ diag(1/σ²s²) (1 − B)."""
+    near, n = np.asarray(sites.near), int(np.sum(np.asarray(sites.counts) > 0))
+    exact = np.asarray(dense.correlation(node, x, dataclasses.replace(sites, near=None)))
+    b, s2 = np.zeros((n, n)), np.zeros(n)
+    for i in range(n):
+        given = near[i][near[i] >= 0]
+        b[i, given] = np.linalg.solve(exact[np.ix_(given, given)], exact[given, i])
+        s2[i] = exact[i, i] - exact[i, given] @ b[i, given]
+    precision = (np.eye(n) - b).T @ np.diag(1.0 / s2) @ (np.eye(n) - b)
+    return float(node.scale) * np.linalg.inv(precision)
+
+
+def test_density_and_draws_with_few_neighbours():
+    node, x, y, sites = problem(n_near=4, replicates=False)
+    covariance = implied_covariance(node, x, sites)
+    n = len(covariance)
+    factor = FEW.factor(node, x, sites)
+    quadratic = np.asarray(y)[:n] @ np.linalg.solve(covariance, np.asarray(y)[:n])
+    expected = -0.5 * (quadratic + np.linalg.slogdet(covariance)[1] + n * np.log(2 * np.pi))
+    np.testing.assert_allclose(FEW.log_density(factor, node, y, sites), expected, rtol=1e-9)
+    root = jax.vmap(lambda e: FEW.draw_prior(factor, node, sites, e))(jnp.eye(N))
+    drawn = np.asarray(root).T @ np.asarray(root)
+    np.testing.assert_allclose(drawn[:n, :n], covariance, rtol=1e-9, atol=1e-12)
+    assert np.all(drawn[n:] == 0.0)
+
+
+@pytest.mark.parametrize("kernel", NAMES)
+def test_predictions_from_all_rows_are_exact(kernel):
+    node, x, y, sites = problem(kernel)
+    at = jnp.array(np.random.default_rng(2).random((7, D)))
+    normals = jnp.array(np.random.default_rng(3).standard_normal(7))
+
+    @functools.partial(jit, static_argnums=0)
+    def predictions(solver):
+        ready, alpha = solver.condition(node, x, sites), solver.alpha(node, x, y, sites)
+        return (
+            solver.predict(node, ready, alpha, x, at),
+            solver.predict(node, ready, jnp.stack([alpha, 2 * alpha]), x, at).mean,
+            solver.mean(node, alpha, x, at, sites),
+            solver.joint(node, ready, alpha, x, at),
+            solver.draw_posterior(node, ready, alpha, x, at, normals),
+            solver.alpha_of(ready, y) - alpha,
+        )
+
+    more = dataclasses.replace(EVERY, n_predict=N + len(at))
+    both = (predictions(solver) for solver in (more, EXACT))
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-8, atol=1e-9), *both)
+
+
+def test_leave_one_out_from_all_rows_is_exact():
+    node, x, y, sites = problem()
+    of = functools.partial(jit, static_argnums=0)(lambda s: s.leave_one_out(node, x, y, sites))
+    ours, exact = map(of, (EVERY, EXACT))
+    used = np.asarray(sites.used)
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
+        np.testing.assert_allclose(np.asarray(one)[used], np.asarray(other)[used], rtol=1e-9)
+
+
+@pytest.mark.parametrize("n_uncertain", [0, 1, 2])
+def test_linked_moments_from_all_rows_are_exact(n_uncertain):
+    node, x, y, sites = problem("squared_exponential")
+    rng = np.random.default_rng(4)
+    mean, var = jnp.array(rng.random((3, D))), jnp.array(0.1 * rng.random((3, D)))
+    at = Inputs(Gaussian(mean[:, :n_uncertain], var[:, :n_uncertain]), mean[:, n_uncertain:])
+
+    @functools.partial(jit, static_argnums=0)
+    def moments(solver):
+        link = solver.link(node, x, y, sites)
+        scheme = solver.schemes(node.kernel, n_uncertain)[-1]
+        prepared = scheme.prepare(node, link, x, n_uncertain)
+        return scheme.predict(node, link.alpha, prepared, x, at).moments
+
+    ours, exact = map(moments, (EVERY, EXACT))
+    np.testing.assert_allclose(ours.mean, exact.mean, rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(ours.var, exact.var, rtol=1e-6)
+
+
+def test_a_prediction_is_that_of_the_exact_process_of_the_nearest_rows():
+    node, x, y, sites = problem()
+    at = jnp.array([[0.3, 0.8], [0.9, 0.1]])
+    ready, alpha = FEW.condition(node, x, sites), FEW.alpha(node, x, y, sites)
+    found = jit(lambda: FEW.predict(node, ready, alpha, x, at))()
+    apart = (np.asarray(x)[None] - np.asarray(at)[:, None]) * np.asarray(node.inverse_lengthscale)
+    apart = np.where(np.asarray(sites.used), (apart**2).sum(axis=2), np.inf)
+    for k, near in enumerate(np.argsort(apart, axis=1)[:, :6]):
+        some = Sites(sites.counts[near], jnp.zeros(()))
+        ready, alpha = (
+            EXACT.condition(node, x[near], some),
+            EXACT.alpha(node, x[near], y[near], some),
+        )
+        exact = EXACT.predict(node, ready, alpha, x[near], at[k : k + 1])
+        np.testing.assert_allclose(found.mean[k], exact.mean[0], rtol=1e-9)
+        np.testing.assert_allclose(found.var[k], exact.var[0], rtol=1e-9)
+
+
+def test_slopes_of_terms_in_their_rows():
+    """∂e and ∂s² against differences, where rows are missing too."""
+    node, x, y, sites = problem(n_near=4)
+    index = near_rows.own_last(sites.near)[2:9]
+    these = near_rows.gathered(node, index, x, near_rows.observed(node, sites))
+    target = near_rows.at_rows(y, index)
+    found = terms.slopes(these, terms.conditional(these, target))
+
+    @jit
+    def residuals(rows):
+        return terms.residuals(dataclasses.replace(these, rows=rows), target)
+
+    for place in [(0, 0), (2, 1), (4, 0)]:
+        step = jnp.zeros_like(these.rows).at[place].set(1e-6)
+        up, down = residuals(these.rows + step), residuals(these.rows - step)
+        for one, plus, minus in zip(found, up, down, strict=True):
+            np.testing.assert_allclose(one[place], (plus - minus) / 2e-6, rtol=1e-5, atol=1e-7)
+
+
+def test_padded_rows_change_nothing():
+    node, x, y, sites = problem(n_near=4)
+    garbage = x.at[-3:].set(99.0)
+    slopes = jit(lambda x: FEW.derivatives(node, x, y, sites, True))
+    jax.tree.map(np.testing.assert_array_equal, slopes(x), slopes(garbage))
+    one, other = map(jit(lambda x: FEW.leave_one_out(node, x, y, sites)), (x, garbage))
+    np.testing.assert_array_equal(one.mean[:-3], other.mean[:-3])
+
+
+def test_many_terms_are_cut_into_chunks():
+    """More than a chunk holds, and not a multiple of it."""
+    n = terms.ON_CPU + 7
+    values = jnp.arange(float(n))
+    found = jit(lambda index: terms.in_chunks(lambda i, v: v[i] ** 2, index, values))(jnp.arange(n))
+    np.testing.assert_array_equal(found, values**2)
+
+
+def test_tables_are_needed():
+    node, x, y, sites = problem()
+    with pytest.raises(TypeError, match="no rows are given"):
+        FEW.fit(node, x, y, dataclasses.replace(sites, near=None), True)
+    assert linked.schemes(node.kernel, 1)
