@@ -184,8 +184,8 @@ class Problem:
     plain_solver: Solver | None = None
 
     def network(self, layers: Sequence[Layer]) -> Network:
-        is_plain = len(layers) == 1 and self.plain_solver is not None
-        solver = self.plain_solver if is_plain else self.solver
+        of_plain = self.plain_solver or self.solver
+        solver = self.solver if len(layers) > 1 else of_plain
         return build_network(
             layers, len(self.input_names), self.n_outputs, self.observation, solver,
             self.input_names,
