@@ -1,14 +1,16 @@
-"""A solver and an observation model from outside the package train and predict through it."""
+"""Solvers, observation models and kernels from outside the package train and predict through it."""
 
 from pathlib import Path
 
 import numpy as np
 import pytest
 from eigen_solver import ByEigenvalues
+from normal_kernel import SHORTER, Normal
 from poisson_model import Poisson
 from scipy.stats import poisson
 
 from deepemu import DGP, GP
+from deepemu.core.kernels import families
 
 SHORT = {"n_chains": 4, "kernel": "squared_exponential"}
 AT = np.array([[0.21], [0.5], [0.93]])
@@ -21,6 +23,7 @@ def lines_of(name):
 def test_they_are_short():
     assert lines_of("eigen_solver.py") < 80
     assert lines_of("poisson_model.py") < 60
+    assert lines_of("normal_kernel.py") < 60
 
 
 # --- a second solver: the same numbers by another factorisation ----------------------------------
@@ -110,3 +113,37 @@ def test_members_of_another_model_mix_to_its_moments(deep):
     np.testing.assert_allclose(mean, mixed.mean, rtol=1e-12)
     squares = members.outputs.var + (members.outputs.mean - mean) ** 2
     np.testing.assert_allclose(np.tensordot(members.weights, squares, axes=1), mixed.var, rtol=1e-9)
+
+
+# --- another kernel: the squared exponential in other units --------------------------------------
+
+
+@pytest.fixture
+def normal(monkeypatch):
+    monkeypatch.setitem(families.KERNELS, "normal", Normal())
+    return "normal"
+
+
+def lengthscale_of(plain):
+    (structure,) = plain.posterior_.structures
+    return np.exp(structure.imputed.params[0].log_lengthscale).item()
+
+
+def test_another_kernel_gives_the_same_plain_emulator(normal, curve):
+    """Without a prior the best lengthscale is the shorter one, at known and uncertain inputs."""
+    ours, other = (
+        GP(kernel=kernel, prior="none", nugget=1e-3).fit(*curve)
+        for kernel in ("squared_exponential", normal)
+    )
+    assert lengthscale_of(other) / lengthscale_of(ours) == pytest.approx(SHORTER, rel=1e-3)
+    for more in ({}, {"input_std": 0.1}):
+        found = other.predict(AT, return_std=True, **more)
+        np.testing.assert_allclose(found, ours.predict(AT, return_std=True, **more), rtol=1e-3)
+
+
+def test_another_kernel_trains_a_deep_emulator(normal, curve):
+    """Every scheme of linked moments is asked for what a kernel says of itself."""
+    emulator = DGP(**DEEP | {"kernel": normal}).fit(*curve)
+    mean, std = emulator.predict(AT, return_std=True)
+    np.testing.assert_allclose(mean, np.sin(6 * AT[:, 0]), atol=0.05)
+    assert np.all((std > 0) & (std < 0.2))

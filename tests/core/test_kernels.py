@@ -13,8 +13,8 @@ import pytest
 from programs import quick_jit as jit
 
 from deepemu.core.kernels import families, products
-from deepemu.core.kernels.families import Two
-from deepemu.core.kernels.pairs import _NARROW, _NEAR, of
+from deepemu.core.kernels.kernel import Two
+from deepemu.core.kernels.pairs import _NARROW, _NEAR
 from deepemu.core.nodes import pair_sums
 
 NAMES = ["squared_exponential", "matern52", "matern32"]
@@ -94,7 +94,7 @@ def pair_expectation_matrix(kernel, w, mean, var, inverse):
     """Each J_ij as the sum over pairs whose only weight is that of i and j."""
     delta, scaled = products.scaled(w, mean[None], var[None], inverse)
 
-    forms = of(kernel)
+    forms = kernel.pair_forms()
 
     def entry(weights):
         tiles = pair_sums.tiled(forms[0], 0.5 * (weights + weights.T), w * inverse[None])
@@ -119,7 +119,7 @@ def pair_in_form(form, delta_i, delta_j, var):
 
 def pair_expectation(kernel, delta_i, delta_j, var):
     """Elementwise J, in the first form that suits each variance."""
-    forms = of(kernel)
+    forms = kernel.pair_forms()
     values = [pair_in_form(form, delta_i, delta_j, var) for form in forms]
     narrow = forms[0].is_accurate(var[None, None])
     return jnp.where(narrow, values[0], values[-1]), forms[0].decay(delta_j - delta_i)
@@ -345,7 +345,7 @@ def test_extremes_are_finite_and_in_the_unit_interval(kernel):
         assert np.all((value >= 0.0) & (value <= 1.0 + 1e-14))
 
 
-@pytest.mark.parametrize("form", of(families.Matern52()))
+@pytest.mark.parametrize("form", families.Matern52().pair_forms())
 def test_features_are_computed_per_point_not_per_pair(form):
     """What is done per pair for a Matern kernel has no transcendental function."""
     features = jax.eval_shape(form.features, Two(*3 * (jnp.ones((1, 3)),)), jnp.ones((1, 3)))
@@ -358,7 +358,7 @@ def test_both_forms_of_a_matern_pair_agree_where_they_meet():
     delta_i, delta_j = rng.normal(size=(2, 2000)) * 10 ** rng.uniform(-6, 1, 2000)
     var, compiled = np.full(2000, _NARROW), jit(pair_in_form, static_argnums=0)
     for kernel in (families.Matern52(), families.Matern32()):
-        narrow, wide = (compiled(f, delta_i, delta_j, var) for f in of(kernel))
+        narrow, wide = (compiled(f, delta_i, delta_j, var) for f in kernel.pair_forms())
         np.testing.assert_allclose(narrow, wide, rtol=1e-10)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import oracles
 import pytest
 from core.builders import node_of
+from normal_kernel import SHORTER, Normal
 from oracles import Process
 from programs import quick_jit as jit
 
@@ -98,6 +99,21 @@ def test_moments_against_monte_carlo(rng, process, x, y, n_uncertain):
     total_mean, total_var, errors = oracles.through_inputs(process, x, y, points, weights)
     assert abs(stated.mean[0] - total_mean) < 5 * errors[0]
     assert abs(stated.var[0] - total_var) < 5 * errors[1]
+
+
+@pytest.mark.parametrize("n_uncertain", [1, 2, 3])
+def test_a_kernel_in_other_units_has_the_same_moments(rng, x, y, n_uncertain):
+    """By every scheme, also those that a kernel from outside the package has by what it says."""
+    node = node_of(Process("squared_exponential", np.array([0.5, 1.3, 0.9]), 1.7, 0.03))
+    other = replace(node, kernel=Normal(), inverse_lengthscale=node.inverse_lengthscale / SHORTER)
+    at = one_row(
+        rng.uniform(size=n_uncertain), np.full(n_uncertain, 0.01), rng.uniform(size=3)[n_uncertain:]
+    )
+    ours, others = (by_all(each, x, y, at) for each in (node, other))
+    assert len(ours) == len(others) > 1
+    for a, b in zip(ours, others, strict=True):
+        np.testing.assert_allclose(b.moments.mean, a.moments.mean, rtol=1e-9)
+        np.testing.assert_allclose(b.moments.var, a.moments.var, rtol=1e-7)
 
 
 @COMBINATIONS

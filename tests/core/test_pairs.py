@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from deepemu.core.kernels import families, pairs, products
+from deepemu.core.kernels import families, products
 from deepemu.core.nodes import pair_sums
 
 
@@ -28,7 +28,7 @@ def loop(weights, w, mean, var, inverse, factor):
 def expected_sums(n_together, weights, w, mean, var, inverse, factor):
     kernel = families.SquaredExponential()
     delta, scaled = products.scaled(w, mean, var, inverse)
-    (form,) = pairs.of(kernel)
+    (form,) = kernel.pair_forms()
     tiles = pair_sums.grouped(pair_sums.tiled(form, weights, w * inverse[None]), n_together)
     return pair_sums.expected_sum(form, tiles, delta, scaled, factor)
 

@@ -110,7 +110,7 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
     add("--model", choices=tuple(MODELS), default="auto", help=what)
     add("--depth", type=_whole, help="layers of dgp, or the most that auto tries (default: 2)")
     add(
-        "--kernel", choices=families.NAMES,
+        "--kernel", choices=tuple(families.KERNELS),
         help="how smooth the outputs are, for dgp and gp (default: matern52)",
     )  # fmt: skip
     add(

@@ -189,7 +189,7 @@ def checked_layers(layers: object) -> list[Layer]:
 def _spec(
     layer: Layer, index: int, width: int, columns: Sequence[str], sources: tuple[int, ...]
 ) -> LayerSpec:
-    require_choice(layer.kernel, f"kernel of layer {index + 1}", families.NAMES)
+    require_choice(layer.kernel, f"kernel of layer {index + 1}", tuple(families.KERNELS))
     require_choice(layer.lengthscale, f"lengthscale of layer {index + 1}", LENGTHSCALES)
     _number_or_word(layer.scale, f"scale of layer {index + 1}", 0.0, (ESTIMATE,))
     return LayerSpec(

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.model.network import LayerParams, LayerSpec
 from deepemu.core.model.priors import Geometry, Prior
 from deepemu.core.nodes.node import Derivatives, Fit, Node, Sites

@@ -1,77 +1,29 @@
-"""Kernels k and their Gaussian expectations I, one dimension at a time.
-
-A kernel works in scaled units: points are divided by the lengthscale, variances by its square.
-Every one-dimensional function returns a pair (factor, exponent) that stands for
-factor * exp(-exponent), so that a product over dimensions costs one exponential per entry.
-"""
+"""Kernels k and their Gaussian expectations I, one dimension at a time."""
 
 import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 import jax.numpy as jnp
 
 from deepemu._types import Array
 from deepemu.core.kernels.half_line import dot, half_moments
-
-Parts = tuple[Array, Array]
-"""(factor, exponent), standing for factor * exp(-exponent); a factor of one may be a scalar."""
-Slopes = tuple[Array, Array, Array]
-"""First, second and third derivative of a function, relative to the function."""
-
-
-NAMES = ("squared_exponential", "matern52", "matern32", "linear")
-
-
-class Two(NamedTuple):
-    """Points u and w in lengthscales, and r = u - w, which has all digits where they are close."""
-
-    u: Array
-    w: Array
-    r: Array
-
-    @classmethod
-    def of(cls, a: Array, b: Array, inverse_lengthscale: Array) -> "Two":
-        return cls(a * inverse_lengthscale, b * inverse_lengthscale, (a - b) * inverse_lengthscale)
-
-    def moved(self, by: Array) -> "Two":
-        """With u + by in the place of u."""
-        return Two(self.u + by, self.w, self.r + by)
-
-
-class Kernel(Protocol):
-    """Functions of one dimension in scaled units; frozen and hashable, a static argument."""
-
-    def at(self, two: Two) -> Parts:
-        """k(u, w)."""
-
-    def log_slope_at(self, two: Two) -> Array:
-        """d log k / d log gamma."""
-
-    def slope_at(self, two: Two) -> Array:
-        """d log k / du."""
-
-    def expectation_at(self, two: Two, var: Array) -> Parts:
-        """I = E[k(U, w)], U ~ N(u, var)."""
-
-    def variance(self, u: Array) -> Array | float:
-        """k(u, u)."""
-
-    def expected_variance(self, u: Array, var: Array) -> Array | float:
-        """E[k(U, U)], U ~ N(u, var)."""
-
-    derivatives_at_zero: ClassVar[tuple[float, float] | None] = None
-    """-k''(0) and k''''(0), if k is a function of r that has four derivatives."""
-
-    def expectation_and_slopes(self, delta: Array, var: Array) -> tuple[Parts, Slopes]:
-        """I with its derivatives in delta relative to it, if k has four derivatives."""
-        raise TypeError("this kernel has fewer than four derivatives")
+from deepemu.core.kernels.kernel import Kernel, PairForm, Parts, Slopes, Smoothness, Two
+from deepemu.core.kernels.pairs import (
+    LinearPairs,
+    NarrowMaternPairs,
+    PolynomialExponential,
+    SquaredExponentialPairs,
+    WideMaternPairs,
+)
 
 
 @dataclass(frozen=True)
 class Stationary(Kernel):
     """A function of r = u - w alone, which is one at zero."""
+
+    unit_variance: ClassVar[bool] = True
 
     @abstractmethod
     def correlation(self, r: Array) -> Parts:
@@ -112,6 +64,7 @@ class Stationary(Kernel):
 class SquaredExponential(Stationary):
     """k(r) = exp(-r^2)."""
 
+    smoothness: ClassVar[Smoothness] = Smoothness.SMOOTH
     derivatives_at_zero: ClassVar[tuple[float, float] | None] = (2.0, 12.0)
 
     def correlation(self, r: Array) -> Parts:
@@ -139,25 +92,15 @@ class SquaredExponential(Stationary):
         second, third = slope**2 - curvature, slope * (slope**2 - 3.0 * curvature)
         return self.expectation(delta, var), (slope, second, third)
 
+    def pair_forms(self) -> tuple[PairForm, ...]:
+        return (SquaredExponentialPairs(),)
+
 
 @dataclass(frozen=True)
-class Matern(Stationary):
+class Matern(PolynomialExponential, Stationary):
     """k(r) = p(|r|) exp(-a |r|), with p a polynomial of degree 1 or 2."""
 
-    rate: ClassVar[float]
-    degree: ClassVar[int]
-
-    @abstractmethod
-    def coefficients(self) -> tuple[float, ...]:
-        """Those of p."""
-
-    @abstractmethod
-    def taylor(self, t: Array) -> tuple[Array, ...]:
-        """p^(n)(t) / n!, n = 0..degree."""
-
-    @abstractmethod
-    def between(self, gap: Array) -> tuple[Array, ...]:
-        """q_k(D) in p(t) p(D-t) = sum_k q_k(D) (t (D-t))^k, k = 0..degree."""
+    smoothness: ClassVar[Smoothness] = Smoothness.KINKED
 
     def correlation(self, r: Array) -> Parts:
         """k = p(|r|) exp(-a |r|)."""
@@ -168,6 +111,9 @@ class Matern(Stationary):
         """I = E[p(t) exp(-at); t > 0] + E[p(-t) exp(at); t < 0], t = W - w ~ N(delta, v)."""
         value = jnp.sum(dot(self.coefficients(), self._on_both_sides(delta, var)), axis=0)
         return value, jnp.zeros_like(value)
+
+    def pair_forms(self) -> tuple[PairForm, ...]:
+        return NarrowMaternPairs(self), WideMaternPairs(self)
 
     def _on_both_sides(self, delta: Array, var: Array) -> tuple[Array, ...]:
         """E[|t|^n exp(-a|t|); t > 0] and the same of t < 0, stacked: half as much to compile."""
@@ -266,6 +212,8 @@ class Linear(Kernel):
     The product over columns is a process that is linear in each of them.
     """
 
+    smoothness: ClassVar[Smoothness] = Smoothness.LINEAR
+
     def at(self, two: Two) -> Parts:
         """k = 1 + u w, or nearly zero where it is zero."""
         k = 1.0 + two.u * two.w
@@ -291,10 +239,21 @@ class Linear(Kernel):
         """E[k(U, U)] = 1 + u^2 + v."""
         return 1.0 + u**2 + var
 
+    def pair_forms(self) -> tuple[PairForm, ...]:
+        return (LinearPairs(),)
+
+
+KERNELS: dict[str, Kernel] = {
+    "squared_exponential": SquaredExponential(),
+    "matern52": Matern52(),
+    "matern32": Matern32(),
+    "linear": Linear(),
+}
+"""Every kernel, by the name that a user gives."""
+
 
 def by_name(name: str) -> Kernel:
-    """The kernel called name, one of `NAMES`."""
-    if name not in NAMES:
-        raise ValueError(f"unknown kernel {name!r}; choose one of {', '.join(NAMES)}")
-    kernels: tuple[Kernel, ...] = (SquaredExponential(), Matern52(), Matern32(), Linear())
-    return kernels[NAMES.index(name)]
+    """The kernel called name, one of `KERNELS`."""
+    if name not in KERNELS:
+        raise ValueError(f"unknown kernel {name!r}; choose one of {', '.join(KERNELS)}")
+    return KERNELS[name]

@@ -8,14 +8,13 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import ClassVar, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
-from deepemu.core.kernels.families import Kernel, Linear, Matern, Two
 from deepemu.core.kernels.half_line import (
     SMALLEST_VARIANCE,
     density_slopes,
@@ -24,6 +23,7 @@ from deepemu.core.kernels.half_line import (
     opposite_moments,
     two_point_weights,
 )
+from deepemu.core.kernels.kernel import PairForm, Two
 
 # Moments between two design points: up to _NEAR = (gap / length on which the density varies)^2
 # from derivatives of the density at either end, beyond from differences of tail moments.
@@ -34,43 +34,8 @@ _NEAR = 3.0
 _NARROW = 4.0
 
 
-class PairForm(Protocol):
-    """J = E[k(W, w_i) k(W, w_j)], W ~ N(m, v), from features of each design point.
-
-    Arrays have dimensions along their first axis; `product` takes one entry for each.
-    """
-
-    cheap_to_read: ClassVar[
-        bool
-    ]  # whether a point has few features, so that reading them costs little
-
-    def is_accurate(self, var: Array) -> Array:
-        """Whether the form is accurate at each test point (m,), given variances (D, 1, m)."""
-
-    def common(self, var: Array) -> Array:
-        """The factor of prod_d J that all pairs share."""
-
-    def decay(self, gap: Array) -> Array:
-        """Exponent of the part of J that the input's distribution leaves alone."""
-
-    def features(self, two: Two, var: Array) -> Any:
-        """The features of a design point that J needs, a pytree; m and w are the two points."""
-
-    def product(self, i: Sequence[Any], j: Sequence[Any], gap: Sequence[Array]) -> Array:
-        """prod_d J exp(decay(gap)) less the common factor, gap = (w_i - w_j) / gamma."""
-
-
-def of(kernel: Kernel) -> tuple[PairForm, ...]:
-    """Forms of J, the cheapest first; the last one is always accurate."""
-    if isinstance(kernel, Matern):
-        return _NarrowMaternPairs(kernel), _WideMaternPairs(kernel)
-    if isinstance(kernel, Linear):
-        return (_LinearPairs(),)
-    return (_SquaredExponentialPairs(),)
-
-
 @dataclass(frozen=True)
-class _SquaredExponentialPairs(PairForm):
+class SquaredExponentialPairs(PairForm):
     """J = (1+4v)^(-1/2) exp(-(d_i + d_j)^2 / (2 (1+4v)) - (d_i - d_j)^2 / 2), d = delta."""
 
     cheap_to_read: ClassVar[bool] = True
@@ -100,7 +65,7 @@ _LinearPoint = tuple[Array, Array]
 
 
 @dataclass(frozen=True)
-class _LinearPairs(PairForm):
+class LinearPairs(PairForm):
     """J = (1 + m w_i) (1 + m w_j) + v w_i w_j.
 
     Targets that no line explains have large α, whose sums over pairs cancel: for few columns a
@@ -130,11 +95,27 @@ class _LinearPairs(PairForm):
         return functools.reduce(jnp.multiply, each)
 
 
+class PolynomialExponential(Protocol):
+    """k(r) = p(|r|) exp(-a |r|), with p a polynomial of degree 1 or 2."""
+
+    rate: ClassVar[float]
+    degree: ClassVar[int]
+
+    def coefficients(self) -> tuple[float, ...]:
+        """Those of p."""
+
+    def taylor(self, t: Array) -> tuple[Array, ...]:
+        """p^(n)(t) / n!, n = 0..degree."""
+
+    def between(self, gap: Array) -> tuple[Array, ...]:
+        """q_k(D) in p(t) p(D-t) = sum_k q_k(D) (t (D-t))^k, k = 0..degree."""
+
+
 @dataclass(frozen=True)
 class _MaternPairs(PairForm):
     """Base class of the forms of a Matern kernel."""
 
-    kernel: Matern
+    kernel: PolynomialExponential
 
     cheap_to_read: ClassVar[bool] = False
 
@@ -156,7 +137,7 @@ class _NarrowMaternPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _NarrowMaternPairs(_MaternPairs):
+class NarrowMaternPairs(_MaternPairs):
     """J exp(aD) as a polynomial in the gap D, whose coefficients are sums of two points' shares.
 
     k k' is exp(-aD) p(t) p(D+t) exp(-2at) at a distance t outside the two points, and
@@ -246,7 +227,7 @@ class _WideMaternPoint(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _WideMaternPairs(_MaternPairs):
+class WideMaternPairs(_MaternPairs):
     """J exp(aD) from moments outside and between the points that lose nothing at any variance."""
 
     def is_accurate(self, var: Array) -> Array:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from deepemu._types import Array
 from deepemu.core.kernels.exponential import exp_negative
-from deepemu.core.kernels.families import Kernel, Parts, Slopes, Two
+from deepemu.core.kernels.kernel import Kernel, Parts, Slopes, Two
 
 
 def parts(kernel: Kernel, a: Array, b: Array, inverse_lengthscale: Array) -> Parts:

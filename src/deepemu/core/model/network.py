@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.model.observation import Likelihood
 from deepemu.core.model.priors import Geometry, Prior
 from deepemu.core.nodes.node import Node, Sites

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Kernel, Linear, Matern, Two
+from deepemu.core.kernels.kernel import Kernel, Smoothness, Two
 from deepemu.core.linalg import Triangle
 from deepemu.core.nodes.node import Known, Node
 
@@ -171,19 +171,19 @@ class Corners(Rule):
 GRIDS = {1: Grid(0.3, 20), 2: Grid(0.7, 8)}
 """Where a rule of degree five misses what happens between design points that lie densely."""
 MOST_COLUMNS = 10
-# A Matérn kernel has kinks at the design points, which points farther apart may all miss.
-DEGREE_FIVE_OF_MATERN, GRID_OF_MATERN = 0.002, 0.03
+# Kinks at the design points, which points farther apart may all miss.
+DEGREE_FIVE_WITH_KINKS, GRID_WITH_KINKS = 0.002, 0.03
 
 
 def rules(kernel: Kernel, n_columns: int) -> tuple[Rule, ...]:
     """Rules for this number of columns, the cheapest first; none where columns are many."""
     if n_columns > MOST_COLUMNS:
         return ()
-    if isinstance(kernel, Linear):
+    if kernel.smoothness is Smoothness.LINEAR:
         return (Corners(),)
     few = DegreeFive()
     each: tuple[DegreeFive | Grid, ...] = (few, GRIDS[n_columns]) if n_columns in GRIDS else (few,)
-    if not isinstance(kernel, Matern):
+    if kernel.smoothness is Smoothness.SMOOTH:
         return each
-    limits = DEGREE_FIVE_OF_MATERN, GRID_OF_MATERN
+    limits = DEGREE_FIVE_WITH_KINKS, GRID_WITH_KINKS
     return tuple(replace(rule, largest=most) for rule, most in zip(each, limits, strict=False))

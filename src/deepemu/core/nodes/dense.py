@@ -16,7 +16,7 @@ from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Parts, Stationary, Two
+from deepemu.core.kernels.kernel import Parts, Two
 from deepemu.core.nodes import linked
 from deepemu.core.nodes.linked import Link
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
@@ -30,14 +30,14 @@ NO_CORRELATION = 1e3  # exp(-1000) is zero
 
 def site_exponent(node: Node, sites: Sites) -> Array:
     """E (n, n) that turns the kernel's factor exp(-e) into R = factor exp(-e - E), or into K if the
-    kernel is not stationary.
+    kernel is not one on the diagonal.
 
     Rows in use: E_ii = -log(1 + η/a_i), so that R_ii = 1 + η/a_i, and zero off the diagonal.
     Padded rows: R is the identity, K zero. It costs nothing where exponents are added up anyway.
     """
     used = sites.used
     beside = jnp.where(used[:, None] & used[None, :], 0.0, NO_CORRELATION)
-    if not isinstance(node.kernel, Stationary):
+    if not node.kernel.unit_variance:
         return beside
     on_diagonal = jnp.where(used, -jnp.log1p(noise(node, sites)), 0.0)
     is_diagonal = jnp.eye(used.shape[0], dtype=bool)
@@ -57,7 +57,7 @@ def beside_kernel(node: Node, sites: Sites) -> Array:
 def completed(node: Node, every: Parts, sites: Sites) -> Array:
     """R from the parts of all columns, with those of `site_exponent`."""
     matrix = products.combine(*every)
-    if isinstance(node.kernel, Stationary):
+    if node.kernel.unit_variance:
         return matrix
     return matrix + beside_kernel(node, sites)
 

@@ -12,18 +12,18 @@ import jax.numpy as jnp
 from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Kernel, Matern, Two
+from deepemu.core.kernels.kernel import Kernel, Smoothness, Two
 from deepemu.core.linalg import Triangle
 from deepemu.core.nodes.cubature import SAFETY, SMALLEST_VARIANCE, TINY
 from deepemu.core.nodes.node import Known, Node
 
-# A Matérn kernel's expectations cost as much as the few points of a cubature of fewer columns.
-FEWEST_COLUMNS_OF_MATERN = 3
+# Expectations with kinks cost as much as the few points of a cubature of fewer columns.
+FEWEST_COLUMNS_WITH_KINKS = 3
 
 
 def applies(kernel: Kernel, n_columns: int) -> bool:
     """Whether the kernel has the derivatives that the bound on the remainder needs, and it pays."""
-    if isinstance(kernel, Matern) and n_columns < FEWEST_COLUMNS_OF_MATERN:
+    if kernel.smoothness is Smoothness.KINKED and n_columns < FEWEST_COLUMNS_WITH_KINKS:
         return False
     return kernel.derivatives_at_zero is not None
 

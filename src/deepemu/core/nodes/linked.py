@@ -10,9 +10,8 @@ import jax.numpy as jnp
 from deepemu._types import Array, record
 from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels import pairs, products
-from deepemu.core.kernels.families import Kernel, Two
-from deepemu.core.kernels.pairs import PairForm
+from deepemu.core.kernels import products
+from deepemu.core.kernels.kernel import Kernel, PairForm, Two
 from deepemu.core.linalg import Triangle
 from deepemu.core.nodes import cubature, expansion, pair_sums
 from deepemu.core.nodes.cubature import Rule
@@ -210,7 +209,7 @@ def schemes(kernel: Kernel, n_uncertain: int) -> tuple[Scheme, ...]:
         return (AtKnownInputs(),)
     by_expansion = (ByExpansion(),) if expansion.applies(kernel, n_uncertain) else ()
     by_cubature = map(ByCubature, cubature.rules(kernel, n_uncertain))
-    return (*by_expansion, *by_cubature, *map(ByPairs, pairs.of(kernel)))
+    return (*by_expansion, *by_cubature, *map(ByPairs, kernel.pair_forms()))
 
 
 def better_of(found: Linked, other: Linked) -> Linked:

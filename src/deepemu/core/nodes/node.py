@@ -5,7 +5,7 @@ from dataclasses import field
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.kernel import Kernel
 
 
 @record

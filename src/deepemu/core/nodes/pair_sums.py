@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
-from deepemu.core.kernels.families import Two
-from deepemu.core.kernels.pairs import PairForm
+from deepemu.core.kernels.kernel import PairForm, Two
 
 BLOCK = 16
 

@@ -4,7 +4,7 @@ from typing import Any, ClassVar, Protocol
 
 from deepemu._types import Array
 from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.nodes.linked import Link, Scheme
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
 
