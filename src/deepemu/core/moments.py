@@ -14,7 +14,7 @@ from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import output_moments, stretched_mixture
 from deepemu.core.nodes.linked import Linked, better_of
-from deepemu.core.predict import Method, RowsInside, enter, n_levels, prepare, propagate
+from deepemu.core.predict import Method, RowsInside, enter, n_levels, through
 
 
 def moments(ensemble: Ensemble, x: Array) -> Gaussian:
@@ -117,8 +117,6 @@ def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:
 
     def of_member(one: tuple[Member, Array]) -> Linked:
         member, mean = one
-        prepared = prepare(network, method, params, member, data)
-        first = Gaussian(mean, entered.var)
-        return propagate(network, method, params, member, prepared, data, x, first)
+        return through(network, method, params, member, data)(x, Gaussian(mean, entered.var))
 
     return lax.map(of_member, (members, entered.means))

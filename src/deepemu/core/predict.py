@@ -1,5 +1,6 @@
 """Prediction: a Gaussian pushed through the layers of imputed networks (Algorithm 1)."""
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -182,6 +183,14 @@ def prepare(
     return tuple(of_layer(layer, link) for layer, link in enumerate(member.links, 1))
 
 
+def through(
+    network: Network, method: Method, params: Params, member: Member, data: Data
+) -> Callable[[Array, Gaussian], Linked]:
+    """`propagate` by a member whose linked layers are prepared once."""
+    prepared = prepare(network, method, params, member, data)
+    return functools.partial(propagate, network, method, params, member, prepared, data)
+
+
 def predict(
     network: Network,
     method: Method,
@@ -201,12 +210,9 @@ def predict(
 
     def of_member(one: tuple[Member, Array]) -> Linked:
         member, mean = one
-        prepared = prepare(network, method, params, member, data)
-        block = lambda rows: propagate(  # noqa: E731
-            network, method, params, member, prepared, data, *rows
-        )
+        onwards = through(network, method, params, member, data)
         rows = x, Gaussian(mean, entered.var)
-        return _first_blocks(block, n_blocks, rows, _nothing(network, x))
+        return _first_blocks(lambda rows: onwards(*rows), n_blocks, rows, _nothing(network, x))
 
     return _rows_in_line(lax.map(of_member, (members, entered.means)))
 
@@ -227,13 +233,12 @@ def predict_again(
 
     def of_member(one: tuple[Member, Array, Array]) -> Linked:
         member, rows, n_rows = one
-        prepared = prepare(network, method, params, member, data)
+        onwards = through(network, method, params, member, data)
 
         def block(rows: Array) -> Linked:
             at = x.reshape(-1, x.shape[-1])[rows]
             entered = enter(network, params, conditioned, member.alpha[None], data, at)
-            first = Gaussian(entered.means[0], entered.var)
-            return propagate(network, method, params, member, prepared, data, at, first)
+            return onwards(at, Gaussian(entered.means[0], entered.var))
 
         return _first_blocks(block, -(-n_rows // rows.shape[1]), rows, _nothing(network, rows))
 
