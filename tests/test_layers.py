@@ -293,11 +293,15 @@ def test_layers_that_are_not_before_cannot_be_read(source):
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"sources": 1}, "sources of layer 2 is 1; it must list different earlier layers"),
+        ({"sources": 1}, "sources of layer 2 is 1; it must be a list of different earlier layers"),
+        ({"sources": ["b"]}, r"is \['b'\]; .* earlier layers \(1, or 'layer1'\)"),
         ({"reads": 3}, "reads of layer 2 is 3; it must be a list of lists of columns"),
         ({"reads": "x1"}, "reads of layer 2 is 'x1'; it must be a list of lists"),
         ({"reads": [np.array([[0, 1]])]}, "reads of layer 2 has"),
         ({"reads": [[True]]}, r"reads of layer 2 has \[True\]"),
+        ({"reads": [["x1", 1]]}, "at least one column, all different, between 0 and 2 or by name"),
+        ({"reads": [["x1"]]}, r"layer\(s\) \[1\] are read by no other"),
+        ({"name": "layer1"}, "name of a layer is 'layer1' twice"),
         ({"name": ""}, "name of a layer is ''; it must be a word"),
         ({"name": 3}, "name of a layer is 3; it must be a word"),
     ],
@@ -308,3 +312,8 @@ def test_mistakes_in_a_layer_are_told_in_a_sentence(wrong, message):
         DGP(layers=layers, **{"n_chains": 1, "stacking": False}).fit(
             np.eye(3)[:, :2], [1.0, 2.0, 3.0]
         )
+
+
+def test_the_first_layer_has_no_sources():
+    with pytest.raises(InputError, match="sources of layer 1 is .*; it must be empty: the first"):
+        build_network([Layer(width=1, sources=[1]), Layer()], 3, 1)

@@ -18,7 +18,14 @@ from deepemu.core.model.priors import (
     Reference,
 )
 from deepemu.core.nodes.solver import Solver
-from deepemu.data.checks import is_real, require, require_choice, require_flag, require_whole
+from deepemu.data.checks import (
+    is_real,
+    require,
+    require_choice,
+    require_flag,
+    require_value,
+    require_whole,
+)
 from deepemu.data.names import numbered
 from deepemu.observations.model import Observation
 
@@ -135,7 +142,9 @@ def _names_of(layers: Sequence[Layer]) -> list[str]:
         require(named, f"name of a layer is {layer.name!r}; it must be a word or None.")
     names = [layer.name or f"layer{index + 1}" for index, layer in enumerate(layers)]
     twice = sorted({name for name in names if names.count(name) > 1})
-    require(not twice, f"name of a layer is {', '.join(twice)} twice; give each its own.")
+    require(
+        not twice, f"name of a layer is {', '.join(map(repr, twice))} twice; give each its own."
+    )
     return names
 
 
@@ -145,14 +154,16 @@ def _sources(layer: Layer, index: int, names: Sequence[str]) -> list[int]:
         return [index - 1] if index else []
     earlier, is_list = list(names[:index]), _is_list(layer.sources)
     found = [_place_of_layer(source, earlier) for source in (layer.sources if is_list else ())]
-    ok = None not in found and len(set(found)) == len(found) and is_list
-    listed = ", ".join(repr(name) for name in earlier) or "none"
-    require(
-        ok,
-        f"sources of layer {index + 1} is {layer.sources!r}; it must list different earlier layers "
-        f"(1 to {index}, or {listed}).",
-    )
+    known = None not in found and len(set(found)) == len(found) and is_list
+    require_value(known, f"sources of layer {index + 1}", layer.sources, _choice_of(earlier))
     return [place for place in found if place is not None]
+
+
+def _choice_of(earlier: list[str]) -> str:
+    if not earlier:
+        return "empty: the first layer reads the inputs"
+    numbers = "1" if len(earlier) == 1 else f"1 to {len(earlier)}"
+    return f"a list of different earlier layers ({numbers}, or {', '.join(map(repr, earlier))})"
 
 
 def _is_list(value: object) -> bool:
@@ -169,11 +180,19 @@ def _place_of_layer(source: object, earlier: list[str]) -> int | None:
 
 def _require_no_loose_ends(specs: Sequence[LayerSpec]) -> None:
     """Refuse a hidden layer that no other reads: it would be sampled from its prior."""
-    read = {place + back for place, spec in enumerate(specs) for back in spec.sources}
+    read = {layer for place in range(len(specs)) for layer in _layers_read(place, specs)}
     loose = [place + 1 for place in range(len(specs) - 1) if place not in read]
     require(
         not loose, f"layer(s) {loose} are read by no other; name them in sources of a later one."
     )
+
+
+def _layers_read(place: int, specs: Sequence[LayerSpec]) -> set[int]:
+    """The places of the layers of which at least one node is read."""
+    spec = specs[place]
+    layers = [place + back for back in spec.sources for _ in range(specs[place + back].width)]
+    is_read = map(any, zip(*spec.reads, strict=True))
+    return {layer for layer, read in zip(layers, is_read, strict=False) if read}
 
 
 def checked_layers(layers: object) -> list[Layer]:
@@ -235,10 +254,11 @@ def _columns_read(given: object, index: int, columns: Sequence[str]) -> tuple[bo
     listed = list(given) if _is_list(given) else []  # type: ignore[call-overload]
     places = [columns.index(c) if isinstance(c, str) and c in columns else c for c in listed]
     numbers = all(isinstance(c, Integral) and not isinstance(c, bool) for c in places)
+    different = numbers and len(set(places)) == len(places) > 0
     require(
-        len(places) > 0 and numbers and all(c in range(len(columns)) for c in places),
-        f"reads of layer {index + 1} has {given!r}; each node needs a list of at least one column "
-        f"between 0 and {len(columns) - 1}, or its name ({', '.join(columns)}).",
+        different and all(c in range(len(columns)) for c in places),
+        f"reads of layer {index + 1} has {given!r}; each node needs a list of at least one column, "
+        f"all different, between 0 and {len(columns) - 1} or by name ({', '.join(columns)}).",
     )
     return tuple(place in places for place in range(len(columns)))
 
