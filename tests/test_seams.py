@@ -11,6 +11,7 @@ from scipy.stats import poisson
 
 from deepemu import DGP, GP
 from deepemu.core.kernels import families
+from deepemu.errors import InputError
 
 SHORT = {"n_chains": 4, "kernel": "squared_exponential"}
 AT = np.array([[0.21], [0.5], [0.93]])
@@ -94,6 +95,14 @@ def test_another_observation_model_finds_the_rate(kind, request):
     drawn = emulator.sample_y(AT, 200)
     assert np.all(drawn == np.round(drawn))
     np.testing.assert_allclose(drawn.mean(axis=1), mean, rtol=0.25)
+
+
+@pytest.mark.parametrize("kind", [GP, DGP])
+def test_outputs_that_cannot_be_counts_are_refused(kind, counts):
+    """Also by a model that has no check of its own."""
+    x, y = counts
+    with pytest.raises(InputError, match="cannot have come from the observation model"):
+        kind(observation=Poisson()).fit(x, y - 10.0)
 
 
 def test_densities_of_counts_add_up_to_one(plain):

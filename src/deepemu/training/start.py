@@ -5,6 +5,7 @@ import numpy as np
 from deepemu._types import Array
 from deepemu.core.inference import impute, sem
 from deepemu.core.model.network import Latents, LayerParams, Network, Params
+from deepemu.data.checks import require
 from deepemu.data.sites import SiteData
 from deepemu.observations.model import Observation
 from deepemu.runtime import padding
@@ -38,9 +39,20 @@ def starting_latents(network: Network, observation: Observation, sites: SiteData
         below = _resize_columns(below, spec.width)
         latents.append(below)
     if observation.imputed:
-        latents.append(observation.starting_latents(sites.observed))
+        latents.append(_start_of_last(observation, sites))
     size = padding.bucket(sites.n_sites)
     return tuple(padding.pad_rows(each, size) for each in latents)
+
+
+def _start_of_last(observation: Observation, sites: SiteData) -> np.ndarray:
+    with np.errstate(divide="ignore", invalid="ignore"):
+        latents = observation.starting_latents(sites.observed)
+    require(
+        bool(np.all(np.isfinite(latents))),
+        "y has values that cannot have come from the observation model: it finds no finite "
+        "latents for them to start from.",
+    )
+    return latents
 
 
 def _resize_columns(values: np.ndarray, width: int) -> np.ndarray:
