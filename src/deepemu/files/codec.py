@@ -127,7 +127,9 @@ def encode(value: Any, arrays: list[np.ndarray]) -> Json:  # noqa: C901, PLR0911
     )
 
 
-def decode(tree: Json, arrays: list[np.ndarray], record: Callable[[str, dict], Any] | None = None):  # type: ignore[no-untyped-def]
+def decode(
+    tree: Json, arrays: list[np.ndarray], record: Callable[[str, dict], Any] | None = None
+) -> Any:
     """The value that was encoded; a ValueError, TypeError, KeyError or IndexError for invalid JSON.
 
     ``record`` makes a value of a record's name and fields, by default the class of that name.
