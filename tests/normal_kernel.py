@@ -21,8 +21,8 @@ class Normal(Stationary):
     def correlation(self, r):
         return jnp.ones((), r.dtype), 0.5 * r**2
 
-    def log_slope(self, r):
-        return r**2
+    def slope(self, r):
+        return -r
 
     def expectation(self, delta, var):
         exponent = 0.5 * delta**2 / (1.0 + var)

@@ -30,10 +30,6 @@ class Stationary(Kernel):
         """k(r)."""
 
     @abstractmethod
-    def log_slope(self, r: Array) -> Array:
-        """d log k / d log gamma = -r d log k / dr."""
-
-    @abstractmethod
     def slope(self, r: Array) -> Array:
         """d log k / dr."""
 
@@ -45,7 +41,8 @@ class Stationary(Kernel):
         return self.correlation(two.r)
 
     def log_slope_at(self, two: Two) -> Array:
-        return self.log_slope(two.r)
+        """d log k / d log gamma = -r d log k / dr."""
+        return -two.r * self.slope(two.r)
 
     def slope_at(self, two: Two) -> Array:
         return self.slope(two.r)
@@ -70,10 +67,6 @@ class SquaredExponential(Stationary):
     def correlation(self, r: Array) -> Parts:
         """k = exp(-r^2)."""
         return jnp.ones((), r.dtype), r**2
-
-    def log_slope(self, r: Array) -> Array:
-        """d log k / d log lengthscale = 2 r^2."""
-        return 2.0 * r**2
 
     def slope(self, r: Array) -> Array:
         """d log k / dr = -2 r."""
@@ -128,11 +121,6 @@ class Matern52(Matern):
     degree: ClassVar[int] = 2
     derivatives_at_zero: ClassVar[tuple[float, float] | None] = (5.0 / 3.0, 25.0)
 
-    def log_slope(self, r: Array) -> Array:
-        """d log k / d log lengthscale = a^2 r^2 (1 + a|r|) / (3 p(|r|))."""
-        t = jnp.abs(r)
-        return (5.0 / 3.0) * t**2 * (1.0 + self.rate * t) / self.taylor(t)[0]
-
     def slope(self, r: Array) -> Array:
         """d log k / dr = -a^2 r (1 + a|r|) / (3 p(|r|))."""
         t = jnp.abs(r)
@@ -179,10 +167,6 @@ class Matern32(Matern):
 
     rate: ClassVar[float] = math.sqrt(3.0)
     degree: ClassVar[int] = 1
-
-    def log_slope(self, r: Array) -> Array:
-        """d log k / d log lengthscale = a^2 r^2 / (1 + a|r|)."""
-        return 3.0 * r**2 / (1.0 + self.rate * jnp.abs(r))
 
     def slope(self, r: Array) -> Array:
         """d log k / dr = -a^2 r / (1 + a|r|)."""

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from deepemu._types import Array, record
 from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.nodes import dense
 from deepemu.core.nodes.linked import Inputs, Link, Linked, Scheme
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites

@@ -14,7 +14,7 @@ from jax import lax
 
 from deepemu._types import Array, record
 from deepemu.core.kernels import products
-from deepemu.core.kernels.families import Kernel, Two
+from deepemu.core.kernels.kernel import Kernel, Two
 
 T = TypeVar("T")
 # Terms at once: what a core's cache holds, and what fills a GPU.

@@ -15,7 +15,7 @@ from jax import lax
 
 from deepemu._types import Array, record
 from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels.families import Kernel
+from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.nodes import dense, linked, near_rows, nearest, terms
 from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.linked import Link, Scheme
