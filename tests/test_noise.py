@@ -10,6 +10,7 @@ from deepemu import DGP, GP, DataWarning, Emulator, InputError, Layer
 from deepemu.core.model.priors import Flat, Gamma, Independent, Power
 from deepemu.estimators import dgp as dgp_module
 from deepemu.training.layers import prior_of
+from deepemu.training.structures import noise_variance
 
 
 def noise_sd(emulator, y):
@@ -136,6 +137,21 @@ def test_processes_that_found_noise_compete_with_others_without():
     assert noisy.weights_[:2].sum() > 0.8, "held-out runs see the noise"
     lines = noisy.summary().lines
     assert lines[0].noise > 0.2 and lines[2].noise is None
+
+
+@pytest.mark.filterwarnings("ignore::deepemu.ConvergenceWarning")
+@pytest.mark.parametrize(("noise", "is_given"), [(0.05, True), (0.3, False)])
+def test_deep_structures_have_small_noise_from_the_plain_ones(noise, is_given):
+    """Noise that is large may be a function that plain processes cannot follow."""
+    emulator = Emulator(n_iter=2, n_chains=4, width=1).fit(WAVY, wave(noise))
+    plain, deep = emulator.posterior_.structures[0], emulator.posterior_.structures[4]
+    spec, nugget = deep.structure.network.layers[-1], deep.chains[0].params[-1].log_nugget
+    assert spec.free_nugget != is_given
+    assert ("DGP, 2 layers, matern52" == deep.structure.label) != is_given
+    assert "Gain of plain processes with noise over none" in str(emulator.summary())
+    if is_given:
+        np.testing.assert_allclose(np.exp(nugget), noise_variance(plain))
+        assert emulator.summary().lines[4].noise == pytest.approx(noise, rel=2.0)
 
 
 def test_repeated_runs_leave_no_doubt_about_noise():

@@ -18,11 +18,23 @@ from deepemu.posterior.stacking import Gain, Judged
 from deepemu.runtime.progress import say
 from deepemu.training.chains import Trained
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
-from deepemu.training.structures import KERNELS, DeepGP, Structure, without_noise, words
+from deepemu.training.structures import (
+    KERNELS,
+    DeepGP,
+    Structure,
+    is_twin,
+    noise_variance,
+    with_nugget,
+    without_noise,
+    words,
+)
 
 # A node is a copy of an input that explains this share of its variance.
 COPY = 0.99
 DEEPEST = 3
+# As a share of the variance of the outputs. What a plain process takes for more noise is often a
+# function that it cannot follow, and a deep one can.
+MOST_NOISE = 0.01
 # With a time limit: the deep chains after which more are not worth their predictions' time, and the
 # share of the time left that one of several structures may take.
 MOST_CHAINS = 48
@@ -80,6 +92,7 @@ class Race:
         self._began = time.monotonic()
         self.trained: list[Trained] = []
         self.decisions: list[str] = []
+        self._noise: dict[families.Kernel, np.ndarray] = {}
 
     def run(self, plain: Sequence[Structure]) -> None:
         effort = self._rules.effort
@@ -88,6 +101,7 @@ class Race:
         if self._has_ended or effort.max_depth == 1 or len(self._sites.x) < FEWEST_ROWS:
             return
         kernels = list(KERNELS) if effort.both_kernels else [self._kernel_of_the_best_plain()]
+        self._noise = self._noise_beyond_doubt()
         self._add([self._deep(2, kernel, N_FOLDS) for kernel in kernels])
         if self._has_ended or self._depth_has_lost():
             return
@@ -161,8 +175,28 @@ class Race:
     def _has_ended(self) -> bool:
         return self._seconds_left <= 0.0 or any(each.interrupted for each in self.trained)
 
+    def _noise_beyond_doubt(self) -> dict[families.Kernel, np.ndarray]:
+        """The noise variance (P,) that plain processes of each kernel have found, if it is small
+        and those without noise predict clearly worse; nothing otherwise."""
+        twins = [each for each in self.trained if is_twin(each.structure)]
+        noisy = [each for each in self.trained if not is_twin(each.structure)]
+        if len(twins) < len(noisy):
+            return {}
+        found = stacking.gain(noisy, twins, self._judged)
+        self.decisions.append(_gain_in_words("plain processes with noise", "none", found))
+        noise = {_kernel_of(each): noise_variance(each) for each in noisy}
+        is_small = all(np.all(each < MOST_NOISE) for each in noise.values())
+        return noise if found.is_clear and is_small else {}
+
     def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None = None) -> DeepGP:
-        return self._rules.deep(depth, kernel, n_chains, width)
+        """A deep structure, with the noise of the plain process where there is some beyond doubt.
+
+        Hidden layers may follow noise, and a nugget that they find is then too small. The process
+        of the last layer varies about as much as the outputs, so that their share is its nugget.
+        """
+        structure = self._rules.deep(depth, kernel, n_chains, width)
+        noise = self._noise.get(_kernel_of(structure))
+        return structure if noise is None else with_nugget(structure, noise)
 
     def _depth_has_lost(self) -> bool:
         """Whether deep structures predict clearly worse, and have little of the weight: a few rows
@@ -216,6 +250,12 @@ class Race:
             "out of the chains that follow."
         )
         return kept
+
+
+def _kernel_of(each: Trained | Structure) -> families.Kernel:
+    """That of the last layer."""
+    structure = each.structure if isinstance(each, Trained) else each
+    return structure.network.layers[-1].kernel
 
 
 def _gain_in_words(first: str, second: str, found: Gain) -> str:

@@ -10,6 +10,7 @@ from deepemu.convergence import effective_sample_size, predictive_rhat, split_rh
 from deepemu.core.distributions import Gaussian, Mixture, mixture
 from deepemu.diagnostics import LEVEL, CoverageTable, coverage_test, standardised_errors
 from deepemu.errors import ConvergenceWarning, Message, Setting, warn
+from deepemu.observations.choice import INTERPOLATES
 from deepemu.posterior import stacking
 from deepemu.posterior.comparison import rank_of, scores_of
 from deepemu.posterior.stacking import Judged, Stacked
@@ -134,9 +135,12 @@ def _lines(
 
 
 def _noise(structures: Sequence[Trained]) -> float | None:
-    """√(σ²η) of the last layer, if its nugget was free and is the noise of the outputs."""
-    network = structures[0].structure.network
-    if not network.layers[-1].free_nugget or network.n_imputed == network.depth:
+    """√(σ²η) of the last layer, if its nugget is the noise of the outputs: not where it is given
+    and so small that outputs are interpolated."""
+    network, start = structures[0].structure.network, structures[0].structure.start
+    interpolates = np.all(np.exp(start[-1].log_nugget) <= INTERPOLATES)
+    is_given = not network.layers[-1].free_nugget
+    if network.n_imputed == network.depth or (is_given and interpolates):
         return None
     last = [chain.params[-1] for each in structures for chain in each.chains]
     logs = np.median([params.log_scale + params.log_nugget for params in last], axis=0)

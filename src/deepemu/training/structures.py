@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -124,6 +124,7 @@ class DeepGP(_Structure):
 
 
 Structure = PlainGP | DeepGP
+S = TypeVar("S", PlainGP, DeepGP)
 
 
 def with_anchors(sites: SiteData, before: Trained) -> SiteData:
@@ -252,10 +253,10 @@ def without_twins(trained: Sequence[Trained], sites: SiteData) -> list[Trained]:
     """Those without the ones of `without_noise`, once repeated runs differ."""
     if not _repeats_differ(trained, sites):
         return list(trained)
-    return [each for each in trained if not _is_twin(each.structure)]
+    return [each for each in trained if not is_twin(each.structure)]
 
 
-def _is_twin(structure: Structure) -> bool:
+def is_twin(structure: Structure) -> bool:
     """A plain process without noise among those that may have some."""
     *hidden, last = structure.network.layers
     may_have_noise = isinstance(structure.observation, PerhapsNoise)
@@ -279,13 +280,26 @@ def _found_noise(trained: Trained) -> bool:
 
 def _interpolating(structure: PlainGP) -> PlainGP:
     """The same process with the smallest nugget."""
-    (spec,), (start,) = structure.network.layers, structure.start
-    fixed = dataclasses.replace(spec, free_nugget=False)
-    network = dataclasses.replace(structure.network, layers=(fixed,))
-    smallest = np.full_like(np.asarray(start.log_nugget), np.log(SMALLEST_NUGGET))
-    params = dataclasses.replace(start, log_nugget=smallest)
-    label = f"{structure.label}, {SMALLEST_NUGGET:.0e}".replace("e-0", "e-")
-    return PlainGP(label, network, (params,), structure.n_folds)
+    smallest = np.full(len(structure.start[0].log_nugget), SMALLEST_NUGGET)
+    return with_nugget(structure, smallest)
+
+
+def with_nugget(structure: S, nugget: np.ndarray) -> S:
+    """The same structure with given nuggets (P,) of the last layer, the largest in its label."""
+    label = f"{structure.label}, {np.max(nugget):.0e}".replace("e-0", "e-")
+    *hidden, last = structure.network.layers
+    *below, start = structure.start
+    fixed = dataclasses.replace(last, free_nugget=False)
+    network = dataclasses.replace(structure.network, layers=(*hidden, fixed))
+    params = dataclasses.replace(start, log_nugget=np.log(nugget))
+    return dataclasses.replace(structure, label=label, network=network, start=(*below, params))
+
+
+def noise_variance(trained: Trained) -> np.ndarray:
+    """σ²η (P,) of a plain process, in core units; at least the smallest nugget."""
+    (last,) = trained.chains[0].params
+    variance = np.exp(np.asarray(last.log_scale) + np.asarray(last.log_nugget))
+    return np.maximum(variance, SMALLEST_NUGGET)
 
 
 def layers_in_words(depth: int) -> str:
