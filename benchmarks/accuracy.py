@@ -2,11 +2,12 @@
 
     python benchmarks/accuracy.py --problems vega delta --designs 0 1 2 --methods default one-chain
 
-Methods: ``emulator`` is ``Emulator()``, which chooses its structure, and ``few`` that with the
-first 20 training rows only; ``default`` is ``DGP()`` with the depth of the paper, ``unstacked`` the
-same with equal weights, ``full-bayes`` with sampled parameters; ``one-chain`` the mean score of
-single chains; ``paper-si`` and ``paper-si-ic`` the settings of the paper without and with the input
-connection; ``gp`` a plain GP.
+Methods: ``emulator`` is ``Emulator()``, which chooses its structure, ``few`` that with the first 20
+training rows only, ``quick`` and ``thorough`` that with these efforts; ``default`` is ``DGP()``
+with the depth of the paper, ``unstacked`` the same with equal weights, ``full-bayes`` with sampled
+parameters; ``one-chain`` the mean score of single chains; ``paper-si`` and ``paper-si-ic`` the
+settings of the paper without and with the input connection; ``gp`` is ``GP()``, and
+``gp-matern52-least`` and so on have other kernels and nuggets.
 A number at the end sets the depth, as in ``paper-si-3``.
 """
 
@@ -29,9 +30,18 @@ from _report import aligned, positive, read_json, write_json
 from _timing import timed
 from problems import DATA, PAPER, PROBLEMS, load_design
 
+KERNELS = ("matern52", "squared_exponential")
+NUGGETS = {"least": 1e-8, "small": 1e-6, "found": "auto"}
+PLAIN_GPS = {"gp": {}} | {
+    f"gp-{kernel}-{name}": {"kernel": kernel, "nugget": nugget}
+    for kernel, (name, nugget) in product(KERNELS, NUGGETS.items())
+}
+EMULATORS = {
+    "emulator": {}, "few": {}, "quick": {"effort": "quick"}, "thorough": {"effort": "thorough"},
+}  # fmt: skip
 BASE_METHODS = (
-    "emulator", "few", "default", "unstacked", "full-bayes", "one-chain", "paper-si", "paper-si-ic",
-    "gp",
+    *EMULATORS, "default", "unstacked", "full-bayes", "one-chain", "paper-si", "paper-si-ic",
+    *PLAIN_GPS,
 )  # fmt: skip
 COLUMNS = ("nrmsep", "normalised_crps", "coverage", "fit_s", "predict_s")
 HEADINGS = ("NRMSEP", "CRPS/range", "coverage", "fit s", "predict s")
@@ -83,7 +93,7 @@ def method_name(name: str) -> str:
 
 def n_trials(method: str, args: argparse.Namespace) -> int:
     """Seeds per design: a GP has no randomness, single chains vary most."""
-    counts = {"gp": 1, "one-chain": args.chain_trials}
+    counts = {"one-chain": args.chain_trials} | dict.fromkeys(PLAIN_GPS, 1)
     return counts.get(parse_method(method).base, args.trials)
 
 
@@ -99,13 +109,13 @@ def make_estimator(run: Run) -> Any:
     import deepemu
 
     base, depth = parse_method(run.method)
-    if base == "gp":
-        return deepemu.GP()
-    if base in ("emulator", "few"):
+    if base in PLAIN_GPS:
+        return deepemu.GP(**PLAIN_GPS[base])
+    if base in EMULATORS:
         changes = {} if run.n_iter is None else {"n_iter": run.n_iter}
         if depth is not None:
             changes["max_depth"] = depth
-        return deepemu.Emulator(random_state=run.trial, **changes)
+        return deepemu.Emulator(random_state=run.trial, **EMULATORS[base], **changes)
     options = {"depth": depth or PROBLEMS[run.problem].depth, "random_state": run.trial}
     if run.n_iter is not None:
         options["n_iter"] = run.n_iter
@@ -130,9 +140,11 @@ def measure(run: Run) -> dict[str, Any]:
     prediction, predict_s, predict_cpu_s = timed(
         lambda: estimator.predict(design.X_test, return_std=True)
     )
+    low, high = estimator.interval(design.X_test, level=0.95)
     return {
         **run._asdict(),
         **scores(design.y_test, *(np.asarray(part) for part in prediction)),
+        "interval_coverage": float(np.mean((low <= design.y_test) & (design.y_test <= high))),
         "fit_s": fit_s,
         "predict_s": predict_s,
         "fit_cpu_s": fit_cpu_s,

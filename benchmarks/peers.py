@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from _report import positive, read_json, write_json
 from accuracy import COLUMNS, Row, measured_row, print_table, select
-from problems import PROBLEMS, load_design
+from problems import PAPER, PROBLEMS, SIMULATORS, load_design
 from speed import one_thread_environment
 
 HERE = Path(__file__).resolve().parent
@@ -250,7 +250,7 @@ def print_means(records: list[Record], methods: list[str]) -> None:
 def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     add = parser.add_argument
-    add("--problems", nargs="+", choices=PROBLEMS, default=list(PROBLEMS), metavar="NAME")
+    add("--problems", nargs="+", choices=PROBLEMS, default=[*PAPER, *SIMULATORS], metavar="NAME")
     add("--designs", nargs="+", type=int, default=[0, 1, 2], metavar="INDEX")
     add("--methods", nargs="+", choices=PACKAGES, default=list(PACKAGES), metavar="NAME")
     add("--json", type=Path, help="file of records, brought up to date after every run")

@@ -191,11 +191,13 @@ def engine_table(output: int = 1) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class Problem:
-    """A test problem: its function (None if only runs of it exist), inputs and depth."""
+    """A test problem: its function (None if only runs of it exist), inputs, depth, and the number
+    of training points of fresh designs."""
 
     function: Callable[[np.ndarray], np.ndarray] | None
     n_inputs: int
     depth: int = 2  # layers in the paper's smallest network for it; two where the paper has none
+    n_train: int = N_TRAIN
 
 
 PAPER_PROBLEMS = {
@@ -229,7 +231,8 @@ SIMULATOR_PROBLEMS = {
     "rounded": Problem(None, 8),
     "tabulated": Problem(None, 7),
 }
-PROBLEMS = PAPER_PROBLEMS | SIMULATOR_PROBLEMS
+LARGE_PROBLEMS = {"fived500": Problem(fived, 5, n_train=500)}  # fresh designs only
+PROBLEMS = PAPER_PROBLEMS | SIMULATOR_PROBLEMS | LARGE_PROBLEMS
 PAPER, SIMULATORS = tuple(PAPER_PROBLEMS), tuple(SIMULATOR_PROBLEMS)
 
 
@@ -242,7 +245,7 @@ def load_design(problem: str, index: int) -> Design:
         raise ValueError(f"unknown problem {problem!r}; choose one of {', '.join(PROBLEMS)}")
     if index < 0:
         raise ValueError(f"a design index is 0 or more, got {index}")
-    if index < N_STORED:
+    if index < N_STORED and problem not in LARGE_PROBLEMS:
         return _stored_design(problem, index)
     return (
         _fresh_simulations(problem, index)
@@ -282,8 +285,8 @@ def _fresh_design(problem: str, index: int) -> Design:
 def _fresh_inputs(problem: str, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     if problem == "step":  # the paper's design is a fixed grid
         return _grid(N_STEP_TRAIN), _grid(N_STEP_TEST)
-    d = PROBLEMS[problem].n_inputs
-    return latin_hypercube(rng, N_TRAIN, d), latin_hypercube(rng, N_TEST, d)
+    d, n_train = PROBLEMS[problem].n_inputs, PROBLEMS[problem].n_train
+    return latin_hypercube(rng, n_train, d), latin_hypercube(rng, N_TEST, d)
 
 
 def _grid(n: int) -> np.ndarray:

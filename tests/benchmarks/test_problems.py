@@ -251,6 +251,13 @@ def test_simulators_have_two_fresh_designs_or_none(name):
         problems.load_design(name, beyond)
 
 
+def test_a_large_design_is_fresh_at_every_index():
+    first, other = (problems.load_design("fived500", index) for index in (0, 3))
+    assert first.X.shape == (500, 5) and first.X_test.shape == (500, 5)
+    np.testing.assert_array_equal(first.y, problems.fived(first.X))
+    assert not np.any(first.X == other.X)
+
+
 def test_every_simulator_problem_has_a_source():
     assert tuple(make_designs.SOURCES) == problems.SIMULATORS
     assert {name: source.n_train for name, source in make_designs.SOURCES.items()} == N_TRAIN
