@@ -26,6 +26,7 @@ STUDIED = (*PAPER, *SIMULATORS)
 STORE = DATA / "study.json"
 LABELS = {
     "emulator": "`Emulator()`",
+    "dgpsi-si-ic": "dgpsi, 2 layers",
     "dsvi": "GPyTorch DSVI, 2 layers",
     "gp": "`GP()`",
     "dgpsi-gp": "dgpsi GP (reference prior)",
