@@ -57,7 +57,7 @@ def fit_plain(
     lengthscales say which rows are near.
     """
     exactly = dataclasses.replace(network, solver=Dense())
-    if network.solver.n_near == 0 and np.sum(data.used) < MANY_ROWS:
+    if network.solver.n_near == 0 and np.sum(np.asarray(data.used)) < MANY_ROWS:
         return _ascend(network, starts, data, GP_SCOUT_STEPS)
     params, values = _ascend(exactly, starts, _some_rows(data, seed), GP_SCOUT_STEPS)
     for _ in range(N_SEARCHES if network.solver.n_near else 1):
@@ -68,7 +68,7 @@ def fit_plain(
 
 def _some_rows(data: Data, seed: int) -> Data:
     """A few of many rows, by chance."""
-    rows = np.flatnonzero(data.used)
+    rows = np.flatnonzero(np.asarray(data.used))
     if len(rows) < MANY_ROWS:
         return data
     some = np.random.default_rng([seed, 2]).choice(rows, ROWS_OF_STARTS, replace=False)
