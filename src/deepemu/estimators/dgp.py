@@ -46,7 +46,7 @@ from deepemu.training.structures import (
 )
 
 WIDEST_DEFAULT = 6
-ITERATIONS, SWEEPS_PER_ITERATION, GUIDED_ITERATIONS = 200, 5, 40
+ITERATIONS, SWEEPS_PER_ITERATION, GUIDED_ITERATIONS = 200, 5, 80
 # Priors of a nugget that is sampled. A density of the logarithm that falls as the one that "auto"
 # maximises has one power more.
 SAMPLED_NUGGETS: dict[str, Marginal] = {
@@ -86,7 +86,7 @@ class DGP(BaseEmulator):
         Iterations of stochastic EM, the share of them that is discarded before parameters are
         averaged (with stacking, half of the last 30 % of the iterations are averaged, whatever
         ``burn_in`` is), and sweeps of imputation in each; 50 sweeps come before the first.
-        ``None``: 200 iterations of 5 sweeps, or 40 of one round of guided moves where the solver
+        ``None``: 200 iterations of 5 sweeps, or 80 of one round of guided moves where the solver
         has anchors.
     n_imputations : int
         Imputed networks kept of each chain.

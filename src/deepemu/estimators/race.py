@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,7 +45,8 @@ SHARE_OF_ONE = 0.4
 class Effort:
     """How much is trained: chains per deep structure of two layers, iterations of each, the largest
     depth, whether deep structures have both kernels from the start, what three layers have
-    instead: chains in all, and iterations; and iterations of guided moves."""
+    instead: chains in all, and iterations; and the same of guided chains, which have all folds
+    among them from the start."""
 
     n_chains: int
     n_iter: int
@@ -53,12 +54,19 @@ class Effort:
     both_kernels: bool = True
     n_chains_of_three: int = N_FOLDS
     n_iter_of_three: int = 200
-    n_iter_guided: int = 40
+    n_chains_guided: int = N_FOLDS
+    n_iter_guided: int = 80
+
+    @property
+    def guided(self) -> "Effort":
+        """The same for guided chains."""
+        n_chains, n_iter = self.n_chains_guided, self.n_iter_guided
+        return replace(self, n_chains=n_chains, n_iter=n_iter, n_iter_of_three=n_iter)
 
 
 EFFORTS = {
     "quick": Effort(
-        n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60, n_iter_guided=28
+        n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60, n_iter_guided=40
     ),
     "default": Effort(n_chains=8, n_iter=200, max_depth=2),
     "thorough": Effort(
@@ -67,7 +75,8 @@ EFFORTS = {
         max_depth=3,
         n_chains_of_three=8,
         n_iter_of_three=500,
-        n_iter_guided=80,
+        n_iter_guided=200,
+        n_chains_guided=8,
     ),
 }
 
