@@ -3,9 +3,10 @@
     python benchmarks/large.py --problems front ridge --n 500 2000 --methods emulator gp gpboost \\
         --gpboost-python ../gpboost/bin/python --json large.json
 
-Methods: ``emulator``, ``dgp`` and ``gp`` are the estimators at their defaults, ``gp-vecchia`` and so
-on with that solver; ``gpboost`` its process of 20 neighbours, in the interpreter that has it. Each
-fit is a process of its own with all cores, one after the other; compilation is part of its time.
+Methods: ``emulator``, ``dgp`` and ``gp`` are the estimators at their defaults, ``gp-vecchia`` and
+so on with that solver; ``gpboost`` its process of 20 neighbours, in the interpreter that has it.
+Each fit is a process of its own with all cores, one after the other; compilation is part of its
+time.
 """
 
 from __future__ import annotations
