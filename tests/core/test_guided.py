@@ -199,7 +199,7 @@ def test_ascents_raise_the_posterior(model):
     )
     value = jit(lambda w: posterior.log_posterior(posterior.whiten(w)))
     values, state = [value(began.latents)], began
-    for _ in range(5):
+    for _ in range(guided.N_ASCENTS):
         state = run(state)
         values.append(value(state.latents))
     assert np.all(np.diff(values) >= -1e-9) and values[-1] > values[0] + 1.0

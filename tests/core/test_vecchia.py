@@ -10,7 +10,7 @@ import pytest
 from jax import jit
 
 from deepemu.core.distributions import Gaussian
-from deepemu.core.kernels.families import NAMES, by_name
+from deepemu.core.kernels.families import KERNELS, by_name
 from deepemu.core.nodes import dense, linked, near_rows, terms
 from deepemu.core.nodes.linked import Inputs
 from deepemu.core.nodes.node import Node, Sites
@@ -47,7 +47,7 @@ def problem(kernel="matern52", n_near=N - 1, replicates=True, padding=3, seed=0)
     return node, jnp.array(x), jnp.array(y), sites
 
 
-@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("replicates", [False, True])
 def test_all_rows_before_give_the_exact_density(kernel, replicates):
     node, x, y, sites = problem(kernel, replicates=replicates)
@@ -73,7 +73,7 @@ def test_all_rows_before_give_the_exact_density(kernel, replicates):
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), *both)
 
 
-@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("free", [False, True])
 def test_all_rows_before_give_the_exact_slopes(kernel, free):
     node, x, y, sites = problem(kernel)
@@ -84,7 +84,7 @@ def test_all_rows_before_give_the_exact_slopes(kernel, free):
     np.testing.assert_allclose(ours.fit.scale, exact.fit.scale, rtol=1e-11)
 
 
-@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_slopes_in_the_inputs(kernel):
     """Of both solvers, against differences of the exact density."""
     node, x, y, sites = problem(kernel)
@@ -156,7 +156,7 @@ def test_density_and_draws_with_few_neighbours():
     assert np.all(drawn[n:] == 0.0)
 
 
-@pytest.mark.parametrize("kernel", NAMES)
+@pytest.mark.parametrize("kernel", KERNELS)
 def test_predictions_from_all_rows_are_exact(kernel):
     node, x, y, sites = problem(kernel)
     at = jnp.array(np.random.default_rng(2).random((7, D)))
