@@ -84,6 +84,7 @@ ORDER = (
     "observations.gaussian",
     "observations.choice",
     "ensembles.assembly",
+    "ensembles.search",
     "ensembles.prediction",
     "training.growth",
     "training.layers",

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from deepemu.data.neighbours import rows_before, spread_rows
+from deepemu.data.neighbours import Tree, rows_before, spread_rows
 
 
 @pytest.mark.parametrize(("n", "dimensions"), [(3, 2), (9, 1), (300, 3)])
@@ -45,3 +45,15 @@ def test_spread_rows_are_far_apart():
 
 def test_no_more_rows_than_there_are():
     assert sorted(spread_rows(np.eye(3), 10).tolist()) == [0, 1, 2]
+
+
+def test_rows_near_points():
+    """Against all distances; rows that are not in use are no neighbours, missing ones are -1."""
+    generator = np.random.default_rng(3)
+    points, at = generator.random((60, 3)), generator.random((20, 3))
+    used = generator.random(60) < 0.7
+    found = Tree(points, used).nearest(at, 8)
+    apart = np.where(used, ((at[:, None] - points[None]) ** 2).sum(axis=2), np.inf)
+    np.testing.assert_array_equal(found, np.argsort(apart, axis=1)[:, :8])
+    few = Tree(points, np.arange(60) < 5).nearest(at, 8)
+    assert np.all(few[:, 5:] == -1) and np.all(np.sort(few[:, :5]) == np.arange(5))

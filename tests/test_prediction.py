@@ -87,7 +87,7 @@ def test_standard_deviations_have_four_digits_far_from_the_runs_too(name):
             network = chain.imputed.network
             method = predict.Method(predict.n_levels(network) - 1, predict.RowsInside())
             (group,) = chain.groups
-            given = x.reshape(*prediction.CPU_BLOCKS, -1), np.int32(1024)
+            given = predict.Points(x.reshape(*prediction.CPU_BLOCKS, -1)), np.int32(1024)
             sure = jax.tree.map(np.asarray, group.run(predict.predict, method, *given))
             found = prediction._predict_piece(group, x)
             ratio = np.sqrt(found.var / sure.moments.var)[sure.error < 1e-6]

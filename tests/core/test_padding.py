@@ -227,14 +227,19 @@ def predicted(chain, data, at):
     member = ensemble.build_member(NETWORK, params, latents, data)
     conditioned = ensemble.all_conditioned(NETWORK, params, latents, data)
     entered = predict.enter(
-        NETWORK, params, ensemble.conditioned(NETWORK, params, data), member.alpha[None], data, at
+        NETWORK,
+        params,
+        ensemble.conditioned(NETWORK, params, data),
+        member.alpha[None],
+        data,
+        predict.Points(at),
     )
     prepared = [predict.prepare(NETWORK, method, params, member, data) for method in LEVELS]
     first = Gaussian(entered.means[0], entered.var)
     return (
         entered,
         [
-            predict.propagate(NETWORK, method, params, member, one, data, at, first)
+            predict.propagate(NETWORK, method, params, member, one, data, predict.Points(at), first)
             for method, one in zip(LEVELS, prepared, strict=True)
         ],
         predict.draw(jnp.array([0, 5], jnp.uint32), NETWORK, params, conditioned, member, data, at),

@@ -148,13 +148,14 @@ def predicted(net, params, latents, data, x):
     """Moments by each level, and hidden layers at their conditional means."""
     member = ensemble.build_member(net, params, latents, data)
     conditioned = ensemble.conditioned(net, params, data)
-    entered = predict.enter(net, params, conditioned, member.alpha[None], data, x)
+    at = predict.Points(x)
+    entered = predict.enter(net, params, conditioned, member.alpha[None], data, at)
     first = Gaussian(entered.means[0], entered.var)
     found = []
     for level in range(predict.n_levels(net)):
         method = predict.Method(level, predict.RowsInside())
         ready = predict.prepare(net, method, params, member, data)
-        found.append(predict.propagate(net, method, params, member, ready, data, x, first))
+        found.append(predict.propagate(net, method, params, member, ready, data, at, first))
     return found, ensemble.conditional_mean(net, params, member, data, x)
 
 

@@ -14,7 +14,7 @@ from deepemu.core.ensemble import Ensemble, Imputed, Member, member_weights
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.model.observation import output_moments, stretched_mixture
 from deepemu.core.nodes.linked import Linked, better_of
-from deepemu.core.predict import Method, RowsInside, enter, n_levels, through
+from deepemu.core.predict import Method, Points, RowsInside, enter, n_levels, through, with_near
 
 
 def moments(ensemble: Ensemble, x: Array) -> Gaussian:
@@ -72,13 +72,15 @@ Arrays = tuple[Params, Any, Member, Data]
 def _latents(network: Network, x: Array, arrays: Arrays) -> Gaussian:
     """Moments (K, m, P) of the last layer by networks of equal parameters, each at the first level
     that is accurate for it."""
-    found = _at_level(network, 0, x, arrays)
+    params, _, members, data = arrays
+    at = with_near(network, params, members, data, x)
+    found = _at_level(network, 0, at, arrays)
     for level in range(1, n_levels(network)):
         found = lax.cond(
             jnp.all(found.accurate),
             lambda found, *_: found,
             functools.partial(_improved, network, level),
-            found, x, arrays,
+            found, at, arrays,
         )  # fmt: skip
     return found.moments
 
@@ -105,18 +107,18 @@ def _slopes(
     return _latents_at(network, x, arrays), tangent
 
 
-def _improved(network: Network, level: int, found: Linked, x: Array, arrays: Arrays) -> Linked:
+def _improved(network: Network, level: int, found: Linked, at: Points, arrays: Arrays) -> Linked:
     """With the rows that were not accurate at another level."""
-    return better_of(found, _at_level(network, level, x, arrays))
+    return better_of(found, _at_level(network, level, at, arrays))
 
 
-def _at_level(network: Network, level: int, x: Array, arrays: Arrays) -> Linked:
+def _at_level(network: Network, level: int, at: Points, arrays: Arrays) -> Linked:
     params, conditioned, members, data = arrays
     method = Method(level, RowsInside())
-    entered = enter(network, params, conditioned, members.alpha, data, x)
+    entered = enter(network, params, conditioned, members.alpha, data, at)
 
     def of_member(one: tuple[Member, Array]) -> Linked:
         member, mean = one
-        return through(network, method, params, member, data)(x, Gaussian(mean, entered.var))
+        return through(network, method, params, member, data)(at, Gaussian(mean, entered.var))
 
     return lax.map(of_member, (members, entered.means))

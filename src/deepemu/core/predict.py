@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import jax
@@ -11,17 +11,19 @@ from jax import lax
 
 from deepemu._types import Array, record
 from deepemu.core.distributions import Gaussian
-from deepemu.core.ensemble import Member
+from deepemu.core.ensemble import Member, conditional_mean
 from deepemu.core.keys import from_words
 from deepemu.core.model.network import (
     Data,
     Network,
     Params,
+    inputs_in_lengthscales,
     layer_inputs,
     layer_nodes,
     layer_parts,
 )
 from deepemu.core.nodes.linked import Inputs, Link, Linked, Scheme
+from deepemu.core.nodes.nearest import nearest
 from deepemu.core.nodes.node import Joint, Node
 
 T = TypeVar("T")
@@ -85,6 +87,37 @@ def n_levels(network: Network) -> int:
 
 
 @record
+class Points:
+    """Test points x (m, d), and for a solver that asks for them the rows near each (m, k)."""
+
+    x: Array
+    near: Array | None = None
+
+
+def in_lengthscales(
+    network: Network, params: Params, member: Member, data: Data, x: Array
+) -> Array:
+    """The last layer's inputs (m, D) in lengthscales at x (m, d), by one imputed network."""
+    below = conditional_mean(network, params, member, data, x)
+    return inputs_in_lengthscales(network, params[-1], below, x)
+
+
+def with_near(network: Network, params: Params, members: Member, data: Data, x: Array) -> Points:
+    """Test points with the rows near each, if the solver asks for them.
+
+    They are near by the first of K imputations, and stand for all: imputations of a chain hardly
+    differ in which rows are near.
+    """
+    if not network.solver.n_predict:
+        return Points(x)
+    first = jax.tree.map(lambda each: each[0], members)
+    rows = inputs_in_lengthscales(network, params[-1], first.latents, data.x)
+    at = in_lengthscales(network, params, first, data, x)
+    near = nearest(*lax.stop_gradient((rows, data.used > 0, at)), network.solver.n_predict)
+    return Points(x, near)
+
+
+@record
 class Entered:
     """Moments of the first layer's outputs at test points, for K imputations of equal parameters.
 
@@ -96,11 +129,17 @@ class Entered:
 
 
 def enter(
-    network: Network, params: Params, conditioned: Any, alpha: Array, data: Data, x: Array
+    network: Network, params: Params, conditioned: Any, alpha: Array, data: Data, at: Points
 ) -> Entered:
-    """The first layer at test points x (m, d), given α (K, P, n) of imputations."""
-    nodes = layer_nodes(network.layers[0], params[0])
-    one = lambda each: network.solver_of(0).predict(each[0], each[1], each[2], data.x, x)  # noqa: E731
+    """The first layer at m test points, given α (K, P, n) of imputations."""
+    nodes, solver = layer_nodes(network.layers[0], params[0]), network.solver_of(0)
+    near = at.near if network.depth == 1 else None
+
+    def one(each: tuple[Node, Any, Array]) -> Gaussian:
+        node, ready, alpha = each
+        ready = ready if near is None else solver.with_near(ready, near)
+        return solver.predict(node, ready, alpha, data.x, at.x)
+
     moments = lax.map(one, (nodes, conditioned, jnp.swapaxes(alpha, 0, 1)))
     return Entered(jnp.transpose(moments.mean, (1, 2, 0)), moments.var.T)
 
@@ -112,19 +151,21 @@ def propagate(
     member: Member,
     prepared: Prepared,
     data: Data,
-    x: Array,
+    points: Points,
     first: Gaussian,
 ) -> Linked:
-    """Moments (m, P) of the last layer at test points x (m, d), given those of the first (m, P).
+    """Moments (m, P) of the last layer at m test points, given those of the first (m, P).
 
     Each layer's outputs are treated as independent normals that feed the layers above, which makes
     the network a linked GP (section 2.2 of the paper). Nodes are visited one by one, so that the
     working memory is one node's.
     """
-    outputs, errors, accurate = [first], jnp.zeros(len(x)), jnp.ones(len(x), bool)
+    x, outputs = points.x, [first]
+    errors, accurate = jnp.zeros(len(x)), jnp.ones(len(x), bool)
     for layer in range(1, network.depth):
         below = _joined(x, [outputs[source] for source in network.sources(layer)])
-        at = _inputs_of_layer(network, layer, below, x)
+        near = points.near if layer == network.depth - 1 else None
+        at = replace(_inputs_of_layer(network, layer, below, x), near=near)
         found = _propagate_layer(network, method, layer, params, member, prepared, data, at)
         outputs.append(Gaussian(found.moments.mean.T, found.moments.var.T))
         errors = jnp.maximum(errors, jnp.max(found.error, axis=0))
@@ -185,7 +226,7 @@ def prepare(
 
 def through(
     network: Network, method: Method, params: Params, member: Member, data: Data
-) -> Callable[[Array, Gaussian], Linked]:
+) -> Callable[[Points, Gaussian], Linked]:
     """`propagate` by a member whose linked layers are prepared once."""
     prepared = prepare(network, method, params, member, data)
     return functools.partial(propagate, network, method, params, member, prepared, data)
@@ -198,21 +239,21 @@ def predict(
     conditioned: Any,
     data: Data,
     members: Member,
-    x: Array,
+    at: Points,
     n_rows: Array,
 ) -> Linked:
     """Moments (K, blocks · m, P) of the last layer by K imputations of equal parameters.
 
-    x (blocks, m, d) holds test points, of which the first n_rows are wanted.
+    There are blocks of m test points, of which the first n_rows are wanted.
     """
-    n_blocks = -(-n_rows // x.shape[1])
-    entered = _enter_blocks(network, params, conditioned, members.alpha, data, x, n_blocks)
+    n_blocks = -(-n_rows // at.x.shape[1])
+    entered = _enter_blocks(network, params, conditioned, members.alpha, data, at, n_blocks)
 
     def of_member(one: tuple[Member, Array]) -> Linked:
         member, mean = one
         onwards = through(network, method, params, member, data)
-        rows = x, Gaussian(mean, entered.var)
-        return _first_blocks(lambda rows: onwards(*rows), n_blocks, rows, _nothing(network, x))
+        rows = at, Gaussian(mean, entered.var)
+        return _first_blocks(lambda rows: onwards(*rows), n_blocks, rows, _nothing(network, at.x))
 
     return _rows_in_line(lax.map(of_member, (members, entered.means)))
 
@@ -224,19 +265,20 @@ def predict_again(
     conditioned: Any,
     data: Data,
     members: Member,
-    x: Array,
+    points: Points,
     rows: Array,
     n_rows: Array,
 ) -> Linked:
-    """The same by each imputation at rows of its own, (K, blocks, m) of them among the test points
-    x, the first n_rows (K,) of which are wanted."""
+    """The same by each imputation at rows of its own, (K, blocks, m) of them among the test points,
+    the first n_rows (K,) of which are wanted."""
+    in_line = jax.tree.map(lambda each: each.reshape(-1, each.shape[-1]), points)
 
     def of_member(one: tuple[Member, Array, Array]) -> Linked:
         member, rows, n_rows = one
         onwards = through(network, method, params, member, data)
 
         def block(rows: Array) -> Linked:
-            at = x.reshape(-1, x.shape[-1])[rows]
+            at = jax.tree.map(lambda each: each[rows], in_line)
             entered = enter(network, params, conditioned, member.alpha[None], data, at)
             return onwards(at, Gaussian(entered.means[0], entered.var))
 
@@ -283,14 +325,14 @@ def _enter_blocks(
     conditioned: Any,
     alpha: Array,
     data: Data,
-    x: Array,
+    at: Points,
     n_blocks: Array,
 ) -> Entered:
-    """`enter` for the first blocks of x (blocks, m, d), else zero."""
-    (blocks, m), width = x.shape[:2], network.layers[0].width
+    """`enter` for the first blocks of test points (blocks, m), else zero."""
+    (blocks, m), width = at.x.shape[:2], network.layers[0].width
     shapes = (blocks, len(alpha), m, width), (blocks, m, width)
     block = lambda rows: enter(network, params, conditioned, alpha, data, rows)  # noqa: E731
-    entered = _first_blocks(block, n_blocks, x, Entered(*map(jnp.zeros, shapes)))
+    entered = _first_blocks(block, n_blocks, at, Entered(*map(jnp.zeros, shapes)))
     return Entered(jnp.swapaxes(entered.means, 0, 1), entered.var)
 
 

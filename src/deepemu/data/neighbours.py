@@ -1,4 +1,4 @@
-"""Rows near each row, and rows that stand for all others."""
+"""Rows near each row or point, and rows that stand for all others."""
 
 import numpy as np
 
@@ -7,6 +7,23 @@ import numpy as np
 FIRST_BLOCK, MORE = 4, 2.2
 # Anchors are spread over so many of the rows at most.
 MOST_ROWS = 5000
+
+
+class Tree:
+    """The rows nearest to points, among those in use of points (n, D)."""
+
+    def __init__(self, points: np.ndarray, used: np.ndarray) -> None:
+        from scipy.spatial import cKDTree  # slow to import
+
+        self._places = np.flatnonzero(used).astype(np.int32)
+        self._tree = cKDTree(points[self._places])
+
+    def nearest(self, at: np.ndarray, n_near: int) -> np.ndarray:
+        """Rows (q, n_near) nearest to points (q, D), -1 where there are fewer."""
+        count = min(n_near, len(self._places))
+        found = np.full((len(at), n_near), -1, np.int32)
+        found[:, :count] = self._places[self._tree.query(at, k=range(1, count + 1))[1]]
+        return found
 
 
 def rows_before(points: np.ndarray, used: np.ndarray, n_near: int, threads: int = 1) -> np.ndarray:

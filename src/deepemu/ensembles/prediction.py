@@ -16,6 +16,7 @@ from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.nodes.linked import Linked, better_of
 from deepemu.core.nodes.node import Joint
+from deepemu.ensembles.search import Search
 from deepemu.runtime.devices import current
 from deepemu.runtime.padding import DRAW_STREAM, bucket, keys, pad_rows
 from deepemu.runtime.programs import compiled, in_threads
@@ -45,10 +46,9 @@ class Group:
     params: Params
     conditioned: Any
     members: Member
+    search: Search
 
-    def run(
-        self, function: Callable[..., Linked], method: predict.Method, *rows: np.ndarray | np.int32
-    ) -> Linked:
+    def run(self, function: Callable[..., Linked], method: predict.Method, *rows: Any) -> Linked:
         """A program of predictions at test rows."""
         given = self.params, self.conditioned, self.data, self.members
         program = compiled(function, ("network", "method"))
@@ -68,10 +68,15 @@ class Chain:
         mine = row(imputed.members, self.place)
         size = _size_of_group(mine) if n_sets == 1 else 1
         shared = imputed.params, imputed.conditioned
+        of_sets = [row(shared, (self.place, k)) for k in range(n_sets)]
+        searches = [
+            Search(imputed.network, params, row(mine, k), imputed.data)
+            for k, (params, _) in enumerate(of_sets)
+        ]
         return [
             Group(
-                imputed.network, imputed.data, *row(shared, (self.place, first % n_sets)),
-                row(mine, slice(first, first + size)),
+                imputed.network, imputed.data, *of_sets[first % n_sets],
+                row(mine, slice(first, first + size)), searches[first % n_sets],
             )
             for first in range(0, self.n_members, size)
         ]  # fmt: skip
@@ -147,7 +152,7 @@ def _predict_piece(group: Group, x: np.ndarray) -> Gaussian:
     """Moments (K, m, P) by a group of networks, at no more rows than a chunk has. Rows for which a
     level is not accurate are computed again at the next, by the networks concerned."""
     blocks, order = _tiling(group, 0)
-    chunk = np.pad(x, ((0, math.prod(blocks) - len(x)), (0, 0))).reshape(*blocks, -1)
+    chunk = jax.tree.map(lambda each: _in_blocks(each, blocks), group.search.points(x))
     found = group.run(predict.predict, predict.Method(0, order), chunk, np.int32(len(x)))
     found = jax.tree.map(np.array, found)
     found.accurate[:, len(x) :] = True
@@ -158,7 +163,13 @@ def _predict_piece(group: Group, x: np.ndarray) -> Gaussian:
     return Gaussian(found.moments.mean[:, : len(x)], found.moments.var[:, : len(x)])
 
 
-def _improve(group: Group, level: int, chunk: np.ndarray, found: Linked) -> None:
+def _in_blocks(rows: np.ndarray, blocks: tuple[int, int]) -> np.ndarray:
+    """Rows (m, k) as (blocks, rows of a block, k), the last one repeated."""
+    size = math.prod(blocks)
+    return np.pad(rows, ((0, size - len(rows)), (0, 0)), mode="edge").reshape(*blocks, -1)
+
+
+def _improve(group: Group, level: int, chunk: predict.Points, found: Linked) -> None:
     """Put the moments of another level where ``found`` is not accurate and their error is less."""
     (blocks, order), wanted = _tiling(group, level), ~found.accurate
     method, size, n_wanted = predict.Method(level, order), math.prod(blocks), wanted.sum(axis=1)

@@ -135,6 +135,16 @@ def layer_inputs(network: Network, layer: int, x: Array, latents: Sequence[Array
     return columns[0] if len(columns) == 1 else jnp.concatenate(columns, axis=1)
 
 
+def inputs_in_lengthscales(
+    network: Network, params: LayerParams, latents: Sequence[Array], x: Array
+) -> Array:
+    """The last layer's inputs (n, D) in lengthscales, of which nodes have an average."""
+    last = network.depth - 1
+    squared = layer_nodes(network.layers[last], params).inverse_lengthscale ** 2
+    inputs = layer_inputs(network, last, x, latents)
+    return inputs * jnp.sqrt(jnp.mean(squared, axis=0))[None]
+
+
 def layer_targets(network: Network, layer: int, data: Data, latents: Latents) -> Array:
     """The outputs (n, P) of ``layer``: latent, or observed."""
     if layer < network.n_imputed:

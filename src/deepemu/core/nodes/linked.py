@@ -26,10 +26,12 @@ ROUND_OFF = 2e-15
 
 @record
 class Inputs:
-    """Inputs of a node at m test points: uncertain columns first, then known ones, (m, columns)."""
+    """Inputs of a node at m test points: uncertain columns first, then known ones, (m, columns);
+    and the rows near each (m, k), for a solver that asks for them."""
 
     uncertain: Gaussian
     known: Array
+    near: Array | None = None
 
 
 @record

@@ -10,10 +10,12 @@ from deepemu.core.nodes.terms import Terms
 
 @record
 class Observed:
-    """The noise η/a of each row (n,), and which there are."""
+    """The noise η/a of each row (n,), and which there are; and the rows near each test point
+    (m, k), once these are known."""
 
     noise: Array
     used: Array
+    near: Array | None = None
 
 
 @record

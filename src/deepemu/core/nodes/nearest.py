@@ -16,23 +16,19 @@ from deepemu.core.nodes.node import Node, Sites
 
 # Test rows whose distances to all rows are held in memory at once.
 ROWS_OF_SEARCH = 64
-FAR = 3e38
+FAR = 1e300
 
 
 def nearest(scaled: Array, used: Array, at: Array, n_near: int) -> Array:
-    """The nearest rows (q, m) in use of points ``at`` (q, D), all in lengthscales.
-
-    Ranks need no digits: squared distances are in single precision.
-    """
-    rows, n_near = scaled.astype(jnp.float32), min(n_near, len(scaled))
-    far = jnp.where(used, 0.0, FAR).astype(jnp.float32)
+    """The nearest rows (q, m) in use of points ``at`` (q, D), all in lengthscales."""
+    rows, n_near, far = scaled, min(n_near, len(scaled)), jnp.where(used, 0.0, FAR)
 
     def of_chunk(at: Array, rows: Array, far: Array) -> Array:
         squares = [(at[:, d, None] - rows[None, :, d]) ** 2 for d in range(at.shape[1])]
         distance, found = lax.top_k(-(sum(squares[1:], start=squares[0]) + far[None]), n_near)
         return jnp.where(-distance < FAR, found, -1)
 
-    chunks = terms.padded(at.astype(jnp.float32), ROWS_OF_SEARCH)
+    chunks = terms.padded(at, ROWS_OF_SEARCH)
     chunks = chunks.reshape(-1, min(ROWS_OF_SEARCH, len(at)), at.shape[1])
     found = lax.map(lambda chunk: of_chunk(chunk, rows, far), chunks)
     return found.reshape(-1, n_near)[: len(at)]
@@ -56,6 +52,7 @@ class ByNeighbours(Scheme):
     def predict(
         self, node: Node, alpha: Array, prepared: Observed, inputs: Array, at: Inputs
     ) -> Linked:
+        prepared = replace(prepared, near=at.near)
         moments = predict(self.n_near, node, prepared, alpha, inputs, at.known)
         return Linked(moments, jnp.zeros(len(at.known)), jnp.ones(len(at.known), bool))
 
@@ -101,8 +98,11 @@ class Nearby(Scheme):
 def predict(
     n_near: int, node: Node, of: Observed, target: Array, inputs: Array, at: Array
 ) -> Gaussian:
-    """Mean and variance (q,) at known inputs (q, D); means (k, q) for targets (k, n)."""
-    near = nearest(*_scaled(node, inputs, of, at), n_near)
+    """Mean and variance (q,) at known inputs (q, D), from the rows near each, which are found here
+    where they are not known; means (k, q) for targets (k, n)."""
+    near = of.near
+    if near is None:
+        near = nearest(*_scaled(node, inputs, of, at), n_near)
     found = _given(node, of, inputs, near, at)
     means = jnp.einsum("qm,...qm->...q", found.weights, _targets_near(target, near))
     return Gaussian(means, node.scale * jnp.maximum(found.variance, node.nugget))

@@ -18,11 +18,12 @@ class Solver(Protocol):
     not change any result. All methods are for one node; callers batch them over nodes.
 
     A solver with ``n_near`` above zero conditions each row on so many rows before it, which
-    ``Sites.near`` holds. One that is ``certain``, for hidden layers only, predicts without variance
-    from ``Sites.anchors``.
+    ``Sites.near`` holds, and a prediction on ``n_predict`` rows near the test point. One that is
+    ``certain``, for hidden layers only, predicts without variance from ``Sites.anchors``.
     """
 
     n_near: int = 0
+    n_predict: int = 0
     certain: ClassVar[bool] = False
 
     def for_hidden(self) -> "Solver | None":
@@ -81,6 +82,10 @@ class Solver(Protocol):
 
     def mean(self, node: Node, alpha: Array, inputs: Array, at: Array, sites: Sites, /) -> Array:
         """Posterior mean (m,) at known inputs ``at`` (m, D)."""
+
+    def with_near(self, conditioned: Any, near: Array, /) -> Any:
+        """The conditioned node with rows near each of the test points to come, (m, n_predict)."""
+        return conditioned
 
     def predict(
         self, node: Node, conditioned: Any, alpha: Array, inputs: Array, at: Array, /

@@ -216,6 +216,9 @@ class Vecchia(Solver):
     def condition(self, node: Node, inputs: Array, sites: Sites) -> Observed:
         return near_rows.observed(node, sites)
 
+    def with_near(self, conditioned: Observed, near: Array) -> Observed:
+        return replace(conditioned, near=near)
+
     def alpha(self, node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
         """The target itself: weights depend on the test point."""
         return jnp.where(sites.used, target, 0.0)

@@ -1,0 +1,45 @@
+"""Rows near test points, found by a tree on the host."""
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from deepemu.core import predict
+from deepemu.core.ensemble import Member
+from deepemu.core.model.network import Data, Network, Params, inputs_in_lengthscales
+from deepemu.data.neighbours import Tree
+from deepemu.runtime.padding import pad_rows
+from deepemu.runtime.programs import compiled
+
+# Rows whose last layer's inputs are computed at once.
+ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Search:
+    """Rows near each other in the last layer's inputs, by one imputed network."""
+
+    network: Network
+    params: Params
+    member: Member
+    data: Data
+
+    def points(self, x: np.ndarray) -> predict.Points:
+        """Test points (m, d) with the rows near each, if the solver asks for them."""
+        n_near = self.network.solver.n_predict
+        if not n_near:
+            return predict.Points(x)
+        parts = [self._at(x[first : first + ROWS]) for first in range(0, len(x), ROWS)]
+        return predict.Points(x, self._tree.nearest(np.concatenate(parts), n_near))
+
+    def _at(self, x: np.ndarray) -> np.ndarray:
+        program = compiled(predict.in_lengthscales, ("network",))
+        given = self.network, self.params, self.member, self.data
+        return np.asarray(program(*given, pad_rows(x, ROWS)))[: len(x)]
+
+    @functools.cached_property
+    def _tree(self) -> Tree:
+        program = compiled(inputs_in_lengthscales, ("network",), brief=True)
+        rows = program(self.network, self.params[-1], self.member.latents, self.data.x)
+        return Tree(np.asarray(rows), np.asarray(self.data.used) > 0)
