@@ -252,7 +252,7 @@ def race_with(monkeypatch, errors, better="matern52", copying=False, **settings)
     monkeypatch.setattr(DeepGP, "train", train)
     emulator = Emulator(**({"n_chains": 6, "max_depth": 3, "nugget": 1e-6} | settings))
     rules = Rules(
-        emulator._effort(),
+        emulator._effort(Dense()),
         emulator.time_limit or math.inf,
         False,
         functools.partial(emulator._deep, TWO_INPUTS),
@@ -348,7 +348,7 @@ def test_three_layers_are_long_and_have_one_kernel_each():
 
 
 def test_numbers_replace_those_of_the_effort():
-    effort = Emulator(effort="quick", n_iter=7, n_chains=6)._effort()
+    effort = Emulator(effort="quick", n_iter=7, n_chains=6)._effort(Dense())
     assert (effort.n_iter, effort.n_chains, effort.max_depth) == (7, 6, 2)
     assert effort.n_iter_of_three == 7
 

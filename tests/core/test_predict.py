@@ -24,10 +24,10 @@ leave_one_out = jit(ensemble.leave_one_out)
 @functools.partial(jit, static_argnums=(0, 1))
 def propagate_by(method, net, params, member, data, x):
     conditioned = ensemble.conditioned(net, params, data)
-    entered = predict.enter(net, params, conditioned, member.alpha[None], data, x)
+    entered = predict.enter(net, params, conditioned, member.alpha[None], data, predict.Points(x))
     prepared = predict.prepare(net, method, params, member, data)
     first = Gaussian(entered.means[0], entered.var)
-    return predict.propagate(net, method, params, member, prepared, data, x, first)
+    return predict.propagate(net, method, params, member, prepared, data, predict.Points(x), first)
 
 
 def propagate(net, *fitted_and_at):
