@@ -144,7 +144,7 @@ def test_repeated_runs_are_one_site():
     x, y = runs(20)
     noise = 0.1 * np.random.default_rng(1).standard_normal((2, 20))
     twice = np.vstack([x, x]), np.concatenate([y + noise[0], y + noise[1]])
-    solvers = (Vecchia(n_near=19, n_predict=20), SOLVERS["dense"])
+    solvers = (Vecchia(n_near=20, n_predict=20), SOLVERS["dense"])
     ours, exact = (GP(nugget="estimate", solver=solver).fit(*twice) for solver in solvers)
     at = runs(5, seed=2)[0]
     for one, other in zip(

@@ -22,10 +22,10 @@ from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.linked import Inputs
 from deepemu.core.nodes.node import Node, Sites
 from deepemu.core.nodes.vecchia import Vecchia
-from deepemu.data.neighbours import rows_before
+from deepemu.data.neighbours import grouped
 from deepemu.observations.gaussian import GaussianNoise
 
-N, M = 12, 4
+N, M, OWN = 12, 4, 3
 
 
 def process(*lengthscale, scale=1.0, nugget=1e-4):
@@ -43,10 +43,10 @@ def problem(model, n_near=5, seed=0):
     x, y = np.sort(rng.random((N, 1)), axis=0), rng.standard_normal(N)
     sources = [(-1,)] * len(model)
     layers = tuple(layer_of(nodes, of) for nodes, of in zip(model, sources, strict=True))
-    network = Network(1, layers, GaussianNoise(), Vecchia(n_near, N), Anchored())
-    near = rows_before(x, np.ones(N), n_near)
+    network = Network(1, layers, GaussianNoise(), Vecchia(n_near, N, OWN), Anchored())
+    groups = grouped(x, np.ones(N), n_near, OWN)
     anchors = jnp.array([0, 4, 7, 11])
-    data = dataclasses.replace(data_of(jnp.array(x), jnp.array(y)), near=near, anchors=anchors)
+    data = dataclasses.replace(data_of(jnp.array(x), jnp.array(y)), groups=groups, anchors=anchors)
     return network, params_of(model), jax.tree.map(jnp.asarray, data)
 
 
@@ -105,16 +105,17 @@ def test_information_is_that_of_residuals_and_variances():
     whites = whites_of(TWO)
     posterior = functools.partial(HiddenPosterior.of, network, params)
     node = jax.tree.map(lambda each: each[0], _last_node(network, params))
-    sites = Sites(jnp.ones(N), jnp.zeros(()), jnp.array(data.near))
+    sites = Sites(jnp.ones(N), jnp.zeros(()), jax.tree.map(jnp.array, data.groups))
 
     @jit
     def terms_at(x):
         latents = posterior(data).carry(shaped(x, whites))
         inputs = jnp.concatenate([latents[-1], data.x], axis=1)
         found = network.solver.factor(node, inputs, sites)
-        target, near = data.observed.y[:, 0], sites.near
-        given = jnp.where(near >= 0, target[jnp.maximum(near, 0)], 0.0)
-        return target - jnp.sum(found.weights * given, axis=1), found.variance
+        rows = jnp.maximum(sites.groups.rows, 0)
+        values = jnp.where(sites.groups.rows >= 0, data.observed.y[:, 0][rows], 0.0)
+        white = jnp.einsum("ktb,kt->kb", found.a, values)
+        return (white * jnp.sqrt(found.variance)).ravel(), found.variance.ravel()
 
     at = flat(whites)
     _, variance = terms_at(at)
@@ -152,7 +153,7 @@ def test_moves_leave_the_joint_distribution_invariant(n_sweeps):
     whites = whites_of(TWO)
     reference = jit(lambda v: HiddenPosterior.of(network, params, data).carry(v))(whites)
     node = jax.tree.map(lambda each: each[0], _last_node(network, params))
-    sites = Sites(jnp.ones(N), jnp.zeros(()), jnp.array(data.near))
+    sites = Sites(jnp.ones(N), jnp.zeros(()), jax.tree.map(jnp.array, data.groups))
 
     def draw(key):
         key_v, key_y, key_move = jax.random.split(key, 3)

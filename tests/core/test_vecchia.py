@@ -1,4 +1,4 @@
-"""The nearest-neighbour solver against exact algebra, finite differences and brute force."""
+"""The solver of near rows against exact algebra, finite differences and brute force."""
 
 import dataclasses
 import functools
@@ -15,25 +15,16 @@ from deepemu.core.nodes import dense, linked, near_rows, terms
 from deepemu.core.nodes.linked import Inputs
 from deepemu.core.nodes.node import Node, Sites
 from deepemu.core.nodes.vecchia import Vecchia
+from deepemu.data.neighbours import grouped
 
 N, D = 20, 2
-EVERY = Vecchia(n_near=N - 1, n_predict=N)
-FEW = Vecchia(n_near=4, n_predict=6)
+OWN = 3
+EVERY = Vecchia(n_near=N, n_predict=N, n_group=OWN)
+FEW = Vecchia(n_near=4, n_predict=6, n_group=OWN)
 EXACT = dense.Dense()
 
 
-def rows_before(points, used, n_near):
-    """The nearest rows in use before each row, by sorting all distances."""
-    table = np.full((len(points), n_near), -1)
-    for i in range(1, len(points)):
-        earlier = np.flatnonzero(used[:i])
-        apart = ((points[earlier] - points[i]) ** 2).sum(axis=1)
-        near = earlier[np.argsort(apart, kind="stable")[:n_near]]
-        table[i, : len(near)] = near
-    return table
-
-
-def problem(kernel="matern52", n_near=N - 1, replicates=True, padding=3, seed=0):
+def problem(kernel="matern52", n_near=N, replicates=True, padding=3, seed=0):
     """A node, its inputs, target and sites, of which the last ones are padding."""
     rng = np.random.default_rng(seed)
     x, y = rng.random((N, D)), rng.standard_normal(N)
@@ -41,9 +32,9 @@ def problem(kernel="matern52", n_near=N - 1, replicates=True, padding=3, seed=0)
     counts[N - padding :] = 0.0
     y[N - padding :] = 0.0
     node = Node(by_name(kernel), jnp.array([2.0, 0.7]), jnp.array(1.7), jnp.array(1e-2))
-    near = rows_before(x * np.array([2.0, 0.7]), counts > 0, n_near)
+    groups = grouped(x * np.array([2.0, 0.7]), counts > 0, n_near, OWN)
     squares = jnp.array(0.3 if replicates else 0.0)
-    sites = Sites(jnp.array(counts), squares, jnp.array(near))
+    sites = Sites(jnp.array(counts), squares, jax.tree.map(jnp.array, groups))
     return node, jnp.array(x), jnp.array(y), sites
 
 
@@ -129,13 +120,19 @@ def test_information_is_the_covariance_of_the_gradient():
     np.testing.assert_allclose(found, expected, rtol=0.1, atol=0.05 * np.abs(expected).max())
 
 
+def rows_before(groups):
+    """Each row and those that it is conditioned on: near its group, and in its group before it."""
+    for near, own in zip(np.asarray(groups.near), np.asarray(groups.own), strict=True):
+        for place, row in enumerate(own[own >= 0]):
+            yield row, np.concatenate([near[near >= 0], own[:place]])
+
+
 def implied_covariance(node, x, sites):
     """Σ of Vecchia's density, from its conditionals: Σ⁻¹ = (1 − B)ᵀ diag(1/σ²s²) (1 − B)."""
-    near, n = np.asarray(sites.near), int(np.sum(np.asarray(sites.counts) > 0))
-    exact = np.asarray(dense.correlation(node, x, dataclasses.replace(sites, near=None)))
+    n = int(np.sum(np.asarray(sites.counts) > 0))
+    exact = np.asarray(dense.correlation(node, x, dataclasses.replace(sites, groups=None)))
     b, s2 = np.zeros((n, n)), np.zeros(n)
-    for i in range(n):
-        given = near[i][near[i] >= 0]
+    for i, given in rows_before(sites.groups):
         b[i, given] = np.linalg.solve(exact[np.ix_(given, given)], exact[given, i])
         s2[i] = exact[i, i] - exact[i, given] @ b[i, given]
     precision = (np.eye(n) - b).T @ np.diag(1.0 / s2) @ (np.eye(n) - b)
@@ -225,19 +222,26 @@ def test_a_prediction_is_that_of_the_exact_process_of_the_nearest_rows():
         np.testing.assert_allclose(found.var[k], exact.var[0], rtol=1e-9)
 
 
-def test_slopes_of_terms_in_their_rows():
-    """∂e and ∂s² against differences, where rows are missing too."""
+@pytest.mark.parametrize("slopes", [terms.slopes_of_each, terms.slopes_of_sums])
+def test_slopes_of_terms_in_their_rows(slopes):
+    """Against differences, where rows are missing too."""
     node, x, y, sites = problem(n_near=4)
-    index = near_rows.own_last(sites.near)[2:9]
-    these = near_rows.gathered(node, index, x, near_rows.observed(node, sites))
+    index = sites.groups.rows
+    these = near_rows.gathered(node, index, x, near_rows.observed(node, sites), OWN)
     target = near_rows.at_rows(y, index)
-    found = terms.slopes(these, terms.conditional(these, target))
 
     @jit
     def residuals(rows):
-        return terms.residuals(dataclasses.replace(these, rows=rows), target)
+        white, variance = terms.residuals(dataclasses.replace(these, rows=rows), target)
+        if slopes is terms.slopes_of_sums:
+            return jnp.sum(white**2, axis=0), jnp.sum(jnp.log(variance), axis=0)
+        return white * jnp.sqrt(variance), variance
 
-    for place in [(0, 0), (2, 1), (4, 0)]:
+    found = jit(lambda: slopes(these, terms.conditional(these, target)))()
+    if slopes is terms.slopes_of_each:
+        variance = residuals(these.rows)[1][None, None]
+        found = found[0] * jnp.sqrt(variance), found[1] * variance
+    for place in [(0, 0), (2, 1), (4, 0), (6, 1)]:
         step = jnp.zeros_like(these.rows).at[place].set(1e-6)
         up, down = residuals(these.rows + step), residuals(these.rows - step)
         for one, plus, minus in zip(found, up, down, strict=True):
@@ -263,6 +267,6 @@ def test_many_terms_are_cut_into_chunks():
 
 def test_tables_are_needed():
     node, x, y, sites = problem()
-    with pytest.raises(TypeError, match="no rows are given"):
-        FEW.fit(node, x, y, dataclasses.replace(sites, near=None), True)
+    with pytest.raises(TypeError, match="no groups of rows are given"):
+        FEW.fit(node, x, y, dataclasses.replace(sites, groups=None), True)
     assert linked.schemes(node.kernel, 1)

@@ -1,10 +1,13 @@
-"""Rows near each row or point, and rows that stand for all others."""
+"""Groups of near rows, rows near a point, and rows that stand for all others."""
 
 import numpy as np
 
-# Blocks of rows double: a tree of all rows up to the end of a block is asked for rather more
-# neighbours than are needed, about half of which are before the row.
-FIRST_BLOCK, MORE = 4, 2.2
+from deepemu.core.nodes.node import Groups
+
+# A tree is asked for rather more neighbours than are needed: about half are before a group.
+MORE = 2.5
+# Groups are in random order, always the same one.
+ORDER_OF_GROUPS = 0
 # Anchors are spread over so many of the rows at most.
 MOST_ROWS = 5000
 
@@ -26,49 +29,72 @@ class Tree:
         return found
 
 
-def rows_before(points: np.ndarray, used: np.ndarray, n_near: int, threads: int = 1) -> np.ndarray:
-    """The nearest rows (n, n_near) in use before each row of points (n, D), -1 where there are
-    fewer."""
+def grouped(
+    points: np.ndarray, used: np.ndarray, n_near: int, n_group: int, threads: int = 1
+) -> Groups:
+    """Rows in use of points (n, D) in groups that are near each other, and for each group the rows
+    of groups before it that are nearest to its mean.
+
+    There are as many groups as all n rows have; the last ones may be empty.
+    """
     places = np.flatnonzero(used)
-    found = _rows_before(points[places], min(n_near, len(places)), threads)
-    table = np.full((len(points), n_near), -1, np.int32)
-    table[places, : found.shape[1]] = np.where(found >= 0, places[found], -1)
-    return table
+    own = _halved(points, places, n_group)
+    order = np.random.default_rng(ORDER_OF_GROUPS).permutation(len(own))
+    own = [own[k] for k in order]
+    shape = -(-len(points) // n_group)
+    table, near = (np.full((shape, width), -1, np.int32) for width in (n_group, n_near))
+    for k, rows in enumerate(own):
+        table[k, : len(rows)] = rows
+    _find_near(points, own, near, threads)
+    return Groups(table, near)
 
 
-def _rows_before(points: np.ndarray, n_near: int, threads: int) -> np.ndarray:
-    n = len(points)
-    table = np.full((n, n_near), -1, np.int64)
-    first = min(n, FIRST_BLOCK * n_near)
-    _by_sorting(points[:first], table)
-    while first < n:
-        last = min(n, 2 * first)
-        _by_tree(points[:last], np.arange(first, last), table, threads)
+def _halved(points: np.ndarray, rows: np.ndarray, n_group: int) -> list[np.ndarray]:
+    """Groups of rows: all of them, cut in two along the widest column until they are small. All
+    but one have ``n_group`` rows."""
+    n_groups = -(-len(rows) // n_group)
+    if n_groups < 2:
+        return [rows] * n_groups
+    widest = np.argmax(np.ptp(points[rows], axis=0))
+    ordered = rows[np.argsort(points[rows, widest], kind="stable")]
+    half = n_groups // 2 * n_group
+    return [*_halved(points, ordered[:half], n_group), *_halved(points, ordered[half:], n_group)]
+
+
+def _find_near(points: np.ndarray, own: list[np.ndarray], near: np.ndarray, threads: int) -> None:
+    """Fill in the rows near each group, for ranges of groups that double: about half of the rows in
+    a tree of all rows up to the end of a range are before a group."""
+    rows = np.concatenate([np.zeros(0, np.int64), *own])
+    centres = [points[each].mean(axis=0) for each in own]
+    ends = np.cumsum([0, *map(len, own)])
+    first = 1
+    while first < len(own):
+        last = min(2 * first, len(own))
+        at, before = np.array(centres[first:last]), ends[first:last]
+        found = _nearest_before(points[rows[: ends[last]]], at, before, near.shape[1], threads)
+        near[first:last] = np.where(found >= 0, rows[found], -1)
         first = last
-    return table
 
 
-def _by_sorting(points: np.ndarray, table: np.ndarray) -> None:
-    """The table of the first rows, from all their distances."""
-    apart = ((points[:, None] - points[None]) ** 2).sum(axis=2)
-    for row in range(1, len(points)):
-        near = np.argsort(apart[row, :row], kind="stable")[: table.shape[1]]
-        table[row, : len(near)] = near
-
-
-def _by_tree(points: np.ndarray, rows: np.ndarray, table: np.ndarray, threads: int) -> None:
-    """The table of some rows; those that got too few earlier neighbours ask again for more."""
+def _nearest_before(
+    points: np.ndarray, at: np.ndarray, before: np.ndarray, n_near: int, threads: int
+) -> np.ndarray:
+    """The nearest of the points before number ``before`` (q,) of each centre, -1 where there are
+    fewer; those that got too few ask again for more."""
     from scipy.spatial import cKDTree  # slow to import
 
-    tree, n_near, count = cKDTree(points), table.shape[1], int(MORE * table.shape[1])
-    while len(rows):
+    tree, table = cKDTree(points), np.full((len(at), n_near), -1, np.int64)
+    left, count = np.arange(len(at)), int(MORE * n_near)
+    while len(left):
         count = min(count, len(points))
-        found = tree.query(points[rows], k=count, workers=threads)[1]
-        earlier = found < rows[:, None]
-        enough = (earlier.sum(axis=1) >= n_near) | (count == len(points))
-        first = earlier & (np.cumsum(earlier, axis=1) <= n_near)
-        table[rows[enough]] = found[enough][first[enough]].reshape(-1, n_near)
-        rows, count = rows[~enough], 2 * count
+        found = tree.query(at[left], k=range(1, count + 1), workers=threads)[1]
+        earlier = found < before[left, None]
+        enough = (earlier.sum(axis=1) >= np.minimum(n_near, before[left])) | (count == len(points))
+        last = np.argsort(~earlier[enough], axis=1, kind="stable")[:, :n_near]
+        nearest = np.take_along_axis(np.where(earlier, found, -1)[enough], last, axis=1)
+        table[left[enough], : nearest.shape[1]] = nearest
+        left, count = left[~enough], 2 * count
+    return table
 
 
 def spread_rows(points: np.ndarray, count: int) -> np.ndarray:

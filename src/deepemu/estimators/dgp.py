@@ -132,9 +132,10 @@ class DGP(BaseEmulator):
     observation : "gaussian" or an observation model
         How outputs arise from the emulated function.
     solver : {"auto", "dense", "vecchia"} or a solver
-        How nodes are computed. "dense" is exact. "vecchia" conditions each row on 25 rows near it,
-        predicts from the 50 nearest rows, and gives hidden nodes values of their own at 100 anchors
-        only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian processes: from 1500).
+        How nodes are computed. "dense" is exact. "vecchia" conditions groups of 16 rows on
+        32 rows near them, predicts from the 50 nearest rows, and gives hidden nodes values of their
+        own at 100 anchors only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian
+        processes: from 1500).
     """
 
     def __init__(

@@ -34,8 +34,9 @@ class GP(BaseEmulator):
     observation : "gaussian" or an observation model
         How outputs arise from the emulated function.
     solver : {"auto", "dense", "vecchia"} or a solver
-        How the process is computed. "dense" is exact. "vecchia" conditions each row on 25 rows near
-        it and predicts from the 50 nearest. "auto": "vecchia" from 1500 distinct rows on.
+        How the process is computed. "dense" is exact. "vecchia" conditions groups of 16 rows on 32
+        rows near them, and predicts from the 50 nearest. "auto": "vecchia" from 1500 distinct
+        rows on.
 
     Examples
     --------

@@ -42,7 +42,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("interpolated", gaussian.Interpolated, ""),
     ("perhaps noise", gaussian.PerhapsNoise, ""),
     ("dense", type(solvers.SOLVERS["dense"]), ""),
-    ("vecchia", type(solvers.SOLVERS["vecchia"]), "n_near n_predict"),
+    ("vecchia", type(solvers.SOLVERS["vecchia"]), "n_near n_predict n_group"),
     ("anchored", anchored.Anchored, ""),
     ("network", network.Network, "n_inputs layers observation solver hidden_solver"),
     (

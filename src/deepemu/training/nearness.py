@@ -1,4 +1,4 @@
-"""Rows near each row in the inputs of the last layer, as these are now."""
+"""Groups of near rows in the inputs of the last layer, as these are now."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,13 +13,13 @@ from deepemu.core.model.network import (
     Network,
     inputs_in_lengthscales,
 )
-from deepemu.data.neighbours import rows_before
+from deepemu.data.neighbours import grouped
 from deepemu.runtime.devices import current
 from deepemu.runtime.programs import compiled
 
 
 def with_near(network: Network, chains: Sequence[sem.Chain], data: Sequence[Data]) -> list[Data]:
-    """The chains' data with the rows near each row; as they are, if the solver needs none."""
+    """The chains' data with groups of near rows; as they are, if the solver needs none."""
     return [
         with_near_rows(network, chain.params[-1], chain.imputation.latents, of_chain)
         for chain, of_chain in zip(chains, data, strict=True)
@@ -32,5 +32,6 @@ def with_near_rows(network: Network, params: LayerParams, latents: Latents, data
         return data
     program = compiled(inputs_in_lengthscales, ("network",), brief=True)
     points, used = np.asarray(program(network, params, latents, data.x)), np.asarray(data.used) > 0
-    table = rows_before(points, used, network.solver.n_near, current().threads)
-    return replace(data, near=table)
+    solver = network.solver
+    groups = grouped(points, used, solver.n_near, solver.n_group, current().threads)
+    return replace(data, groups=groups)

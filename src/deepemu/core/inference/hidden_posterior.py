@@ -26,12 +26,13 @@ from deepemu.core.model.network import (
 )
 from deepemu.core.nodes import anchored, dense, near_rows, terms
 from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.terms import Terms
 
 Whites = tuple[Array, ...]
 """v (P, M) of each hidden layer."""
 
 # Rows whose terms make the information: it shapes moves, and is no part of the posterior.
-ROWS_OF_INFORMATION = 2048
+ROWS_OF_INFORMATION = 1024
 
 
 @dataclass(frozen=True)
@@ -129,25 +130,19 @@ class HiddenPosterior:
         """F (|v|, |v|) where the layers are ``latents``, from some of the rows, scaled up."""
         local = self._local_slopes(latents)
         nodes, inputs, targets, sites = self._last(latents)
-        n = len(self.data.used)
-        count = min(n, ROWS_OF_INFORMATION)
-        some = (jnp.arange(count) * n) // count
-        share = jnp.sum(self.data.used) / jnp.maximum(jnp.sum(self.data.used[some]), 1.0)
         bases = self._every_basis(latents)
 
         def of_node(one: tuple[Node, Array, Sites]) -> Array:
             node, target, sites = one
-            index = near_rows.own_last(near_rows.near_of(sites))[some]
-            shape = self, node, local, bases
-            return _summed(
-                _information_of(*shape),
-                index,
-                near_rows.in_lengthscales(node, inputs),
-                target,
-                near_rows.observed(node, sites),
-            )
+            every = near_rows.groups_of(sites)
+            some, share = near_rows.some_of(every, sites.used, ROWS_OF_INFORMATION)
+            scaled = near_rows.in_lengthscales(node, inputs)
+            of_group = _jacobians(self, node, local, bases)
+            found = near_rows.over_groups(of_group, some, node, scaled, target, sites)
+            jacobian = found.reshape(-1, found.shape[2])
+            return share * jacobian.T @ jacobian
 
-        return share * jnp.sum(lax.map(of_node, (nodes, targets, sites)), axis=0)
+        return jnp.sum(lax.map(of_node, (nodes, targets, sites)), axis=0)
 
     def _every_basis(self, latents: Latents) -> tuple[Array, ...]:
         """∂w/∂v (P, n, M) of each hidden layer, with its inputs fixed."""
@@ -194,69 +189,51 @@ def _basis(node: Node, inputs: Array, sites: Sites) -> Array:
     return anchored.basis(node, anchored.conditioned(node, inputs, sites), inputs)
 
 
-def _summed(function: Callable[..., Array], index: Array, *given: object) -> Array:
-    """Σ of ``function`` over chunks of terms; padding repeats terms, which count for nothing."""
-    size = min(terms.ON_CPU, len(index))
-    counts = jnp.arange(-(-len(index) // size) * size) < len(index)
-    chunks = terms.padded(index, size).reshape(-1, size, index.shape[1])
-    parts = chunks, counts.reshape(-1, size)
-    shape = jax.eval_shape(function, *jax.tree.map(lambda each: each[0], parts), *given)
-    add = lambda total, part: (total + function(*part, *given), None)  # noqa: E731
-    return lax.scan(add, jnp.zeros(shape.shape, shape.dtype), parts)[0]
-
-
-def _information_of(
+def _jacobians(
     posterior: HiddenPosterior,
     node: Node,
     local: tuple[Array | None, ...],
     bases: tuple[Array, ...],
-) -> Callable[..., Array]:
-    """Σ (∂e ∂eᵀ/(σ²s²) + ½ ∂s² ∂s²ᵀ/s⁴) over a chunk of terms, in v."""
+) -> Callable[[Terms, Array], Array]:
+    """Slopes (B, 2b, |v|) in v of the own rows of terms, with JᵀJ = ∂e ∂eᵀ/(σ²s²) + ½ ∂s² ∂s²ᵀ/s⁴
+    of each."""
     network = posterior.network
     last = network.depth - 1
 
-    def of_chunk(
-        index: Array, counts: Array, scaled: Array, target: Array, of: near_rows.Observed
-    ) -> Array:
-        these = near_rows.gathered(node, index, scaled, of)
-        found = terms.conditional(these, near_rows.at_rows(target, index))
-        real = counts * these.used[-1]
-        by = real / jnp.sqrt(node.scale * found.variance), real * jnp.sqrt(0.5) / found.variance
-        of_rows = [
-            jnp.moveaxis(each * weight[None, None], 2, 0) * node.inverse_lengthscale[None, None]
-            for each, weight in zip(terms.slopes(these, found), by, strict=True)
-        ]
-        both = jnp.concatenate(of_rows)  # (2B, m + 1, D)
-        rows = jnp.maximum(jnp.concatenate([index, index]), 0)
-        jacobian = jnp.concatenate(of_layers(both, rows), axis=1)
-        return jacobian.T @ jacobian
+    def of_terms(these: Terms, target: Array) -> Array:
+        of_e, of_s = terms.slopes_of_each(these, terms.conditional(these, target))
+        both = jnp.concatenate([of_e / jnp.sqrt(node.scale), jnp.sqrt(0.5) * of_s], axis=2)
+        both = both * node.inverse_lengthscale[None, :, None, None]
+        slopes = jnp.transpose(both, (3, 2, 0, 1))
+        return jnp.concatenate(of_layers(slopes, jnp.maximum(these.places.T, 0)), axis=2)
 
     def of_layers(slopes: Array, rows: Array) -> list[Array]:
-        """Slopes (2B, P · M) in each layer's v, given those in the last layer's inputs."""
+        """Slopes (B, 2b, P · M) in each layer's v, given those (B, 2b, T, D) in the last layer's
+        inputs at rows (B, T)."""
         totals: list[Array | None] = [None] * last
         _add_to_sources(network, last, slopes, totals)
-        found: list[Array] = [slopes[:, 0]] * last
+        found: list[Array] = [slopes[..., 0]] * last
         for layer in reversed(range(last)):
             mine = totals[layer]
-            width = network.layers[layer].width
             if mine is None:
-                mine = jnp.zeros((*slopes.shape[:2], width), slopes.dtype)
+                width = network.layers[layer].width
+                mine = jnp.zeros((*slopes.shape[:3], width), slopes.dtype)
             slope_of_layer = local[layer]
             if slope_of_layer is not None:
-                through = jnp.einsum("bjk,kbjd->bjd", mine, slope_of_layer[:, rows])
+                through = jnp.einsum("bjtk,kbtd->bjtd", mine, slope_of_layer[:, rows])
                 _add_to_sources(network, layer, through, totals)
-            in_whites = lambda one: jnp.einsum("bj,bjm->bm", one[0], one[1][rows])  # noqa: E731
-            of_nodes = lax.map(in_whites, (jnp.moveaxis(mine, 2, 0), bases[layer]))
-            found[layer] = jnp.moveaxis(of_nodes, 0, 1).reshape(len(slopes), -1)
+            in_whites = lambda one: jnp.einsum("bjt,btm->bjm", one[0], one[1][rows])  # noqa: E731
+            of_nodes = lax.map(in_whites, (jnp.moveaxis(mine, 3, 0), bases[layer]))
+            found[layer] = jnp.moveaxis(of_nodes, 0, 2).reshape(*slopes.shape[:2], -1)
         return found
 
-    return of_chunk
+    return of_terms
 
 
 def _add_to_sources(
     network: Network, layer: int, slopes: Array, totals: list[Array | None]
 ) -> None:
-    """Add slopes (B, m + 1, D) in a layer's inputs to those in the outputs it reads."""
+    """Add slopes (…, D) in a layer's inputs to those in the outputs it reads."""
     first = 0
     for source in network.sources(layer):
         width = network.layers[source].width

@@ -16,7 +16,7 @@ from deepemu._types import Array, record
 from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.model.observation import Likelihood
 from deepemu.core.model.priors import Geometry, Prior
-from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.node import Groups, Node, Sites
 from deepemu.core.nodes.solver import Solver
 
 T = TypeVar("T")
@@ -116,14 +116,14 @@ Latents = tuple[Array, ...]
 class Data:
     """Inputs (n, d), a mask (n,) that is zero in padded rows, and the observations of each row.
 
-    ``observed`` belongs to the observation model; see `Likelihood`. ``near`` (n, m) and ``anchors``
-    (M,) are those of `Sites`, for the last layer and for hidden ones.
+    ``observed`` belongs to the observation model; see `Likelihood`. ``groups`` and ``anchors``
+    are those of `Sites`, for the last layer and for hidden ones.
     """
 
     x: Array
     used: Array
     observed: Any
-    near: Array | None = None
+    groups: Groups | None = None
     anchors: Array | None = None
 
 
@@ -161,7 +161,7 @@ def layer_sites(network: Network, layer: int, data: Data) -> Sites:
     else:
         sites = Sites(repeated(data.used), jnp.zeros(width, data.x.dtype))
     last = layer == network.depth - 1
-    own = {"near": data.near} if last else {"anchors": data.anchors}
+    own = {"groups": data.groups} if last else {"anchors": data.anchors}
     return replace(sites, **jax.tree.map(repeated, own))
 
 

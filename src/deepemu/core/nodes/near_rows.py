@@ -1,11 +1,17 @@
-"""Rows with a few near rows each, which densities and predictions share."""
+"""Rows with a few rows near them, which densities and predictions share."""
 
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
 from deepemu.core.nodes import dense, terms
-from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.node import Groups, Node, Sites
 from deepemu.core.nodes.terms import Terms
+
+T = TypeVar("T")
 
 
 @record
@@ -35,27 +41,51 @@ def in_lengthscales(node: Node, points: Array) -> Array:
     return points * node.inverse_lengthscale[None]
 
 
-def near_of(sites: Sites) -> Array:
-    if sites.near is None:
-        raise TypeError("no rows are given that each row is conditioned on")
-    return sites.near
+def groups_of(sites: Sites) -> Groups:
+    if sites.groups is None:
+        raise TypeError("no groups of rows are given, with the rows that each is conditioned on")
+    return sites.groups
 
 
-def own_last(near: Array) -> Array:
-    """Rows near each row, and itself last, (n, m + 1)."""
-    return jnp.concatenate([near, jnp.arange(len(near), dtype=near.dtype)[:, None]], axis=1)
-
-
-def gathered(node: Node, index: Array, scaled: Array, of: Observed) -> Terms:
-    """The terms of rows ``index`` (B, m + 1), -1 where there is none, of points in lengthscales."""
+def gathered(node: Node, index: Array, scaled: Array, of: Observed, n_own: int = 1) -> Terms:
+    """The terms of rows ``index`` (B, T), -1 where there is none, of points in lengthscales."""
     there = index >= 0
     rows = jnp.maximum(index, 0)
     used = (there & of.used[rows]).T.astype(scaled.dtype)
-    return Terms(node.kernel, jnp.moveaxis(scaled[rows], 0, 2), of.noise[rows].T, used)
+    points = jnp.moveaxis(scaled[rows], 0, 2)
+    return Terms(node.kernel, n_own, points, index.T, of.noise[rows].T, used)
+
+
+def some_of(groups: Groups, used: Array, n_rows: int) -> tuple[Groups, Array]:
+    """Groups of about so many rows, evenly spaced among all, and how many times as many rows all
+    have."""
+    every, n_own = groups.own.shape
+    count = min(every, -(-n_rows // n_own))
+    some = jax.tree.map(lambda each: each[(jnp.arange(count) * every) // count], groups)
+    return some, jnp.sum(used) / jnp.maximum(jnp.sum(some.own >= 0), 1)
+
+
+def over_groups(
+    of_terms: Callable[[Terms, Array], T],
+    groups: Groups,
+    node: Node,
+    scaled: Array,
+    target: Array,
+    sites: Sites,
+) -> T:
+    """``of_terms`` of groups and their values (T, B), whose results have the groups along their
+    first axis, given points in lengthscales and a target (n,)."""
+    n_own = groups.own.shape[1]
+
+    def of_chunk(index: Array, scaled: Array, target: Array, of: Observed) -> T:
+        return of_terms(gathered(node, index, scaled, of, n_own), at_rows(target, index))
+
+    values = jnp.where(sites.used, target, 0.0)
+    return terms.in_chunks(of_chunk, groups.rows, scaled, values, observed(node, sites))
 
 
 def at_rows(values: Array, index: Array) -> Array:
-    """Values (n,) of the rows of terms (m + 1, B), zero where there is none."""
+    """Values (n,) of the rows of terms (T, B), zero where there is none."""
     return jnp.where(index >= 0, values[jnp.maximum(index, 0)], 0.0).T
 
 
@@ -65,6 +95,7 @@ def regression(node: Node, index: Array, scaled: Array, of: Observed) -> Regress
     def of_chunk(index: Array, scaled: Array, of: Observed) -> Regression:
         nothing = jnp.zeros(index.shape[::-1], scaled.dtype)
         found = terms.conditional(gathered(node, index, scaled, of), nothing)
-        return Regression(-found.a[:-1].T, found.variance)
+        weights = -found.a[:-1, 0] * jnp.sqrt(found.variance)
+        return Regression(weights.T, found.variance[0])
 
     return terms.in_chunks(of_chunk, index, scaled, of)

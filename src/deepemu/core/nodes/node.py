@@ -28,17 +28,31 @@ class Known:
 
 
 @record
+class Groups:
+    """Groups of b rows that are near each other: their ``own`` rows (k, b), and ``near`` ones
+    (k, m) in groups before them, that they are conditioned on; -1 where there are fewer."""
+
+    own: Array
+    near: Array
+
+    @property
+    def rows(self) -> Array:
+        """Near rows, then own ones, (k, m + b)."""
+        return jnp.concatenate([self.near, self.own], axis=1)
+
+
+@record
 class Sites:
     """How the rows were observed: replicates per row, and their sum of squares about site means.
 
     One observation per row and no squares for latent variables and for data without replicates.
-    ``near`` (n, m) are rows before each row that it is conditioned on, -1 where there are fewer,
-    and ``anchors`` (M,) the rows whose values determine all others, for solvers that need them.
+    Some solvers need ``groups`` of near rows, or ``anchors`` (M,), the rows whose values determine
+    all others.
     """
 
     counts: Array
     squares: Array
-    near: Array | None = None
+    groups: Groups | None = None
     anchors: Array | None = None
 
     @property

@@ -17,12 +17,14 @@ class Solver(Protocol):
     itself and its schemes read, except `Link.alpha`. Rows with a count of zero are padding and must
     not change any result. All methods are for one node; callers batch them over nodes.
 
-    A solver with ``n_near`` above zero conditions each row on so many rows before it, which
-    ``Sites.near`` holds, and a prediction on ``n_predict`` rows near the test point. One that is
-    ``certain``, for hidden layers only, predicts without variance from ``Sites.anchors``.
+    A solver with ``n_near`` above zero conditions each group of ``n_group`` rows on so many rows of
+    groups before it, which ``Sites.groups`` holds, and a prediction on ``n_predict`` rows near the
+    test point. One that is ``certain``, for hidden layers only, predicts without variance from
+    ``Sites.anchors``.
     """
 
     n_near: int = 0
+    n_group: int = 0
     n_predict: int = 0
     certain: ClassVar[bool] = False
 

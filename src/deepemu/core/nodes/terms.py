@@ -1,7 +1,8 @@
-"""Conditionals of single rows given a few others, many at once: the terms of Vecchia's density.
+"""Conditionals of a few rows given a few others, many at once: the terms of Vecchia's density.
 
-A term has m rows to condition on and the row itself, last. Arrays have the terms along the last
-axis, so that a CPU's vector units and a GPU's threads each work on a term of their own.
+A term has T rows. Its own rows come last, and each is given all those of the term before it.
+Arrays have the terms along the last axis, so that a CPU's vector units and a GPU's threads each
+work on a term of their own.
 """
 
 from collections.abc import Callable
@@ -18,34 +19,43 @@ from deepemu.core.kernels.kernel import Kernel, Two
 
 T = TypeVar("T")
 # Terms at once: what a core's cache holds, and what fills a GPU.
-ON_CPU, ON_GPU = 64, 8192
+ON_CPU, ON_GPU = 16, 8192
 # Columns of a factor that are computed with rows of one range: fewer would take longer to compile.
 COLUMNS = 8
 
 
 @record
 class Terms:
-    """Rows (m + 1, D, B) in lengthscales, the noise of each (m + 1, B), and which there are."""
+    """Rows (T, D, B) in lengthscales, their places among all rows, the noise of each (T, B), and
+    which there are; the last ``n_own`` of them are a term's own."""
 
     kernel: Kernel = field(metadata={"static": True})
+    n_own: int = field(metadata={"static": True})
     rows: Array
+    places: Array
     noise: Array
     used: Array
 
     @property
     def n_given(self) -> int:
-        return self.rows.shape[0] - 1
+        return self.rows.shape[0] - self.n_own
 
 
 @record
 class Conditional:
-    """Residual e and variance s² (B,) of the last row given the others, in units of the scale; and
-    vectors a = (−K⁻¹k, 1) and b = (K⁻¹y, 0), (m + 1, B), with e = aᵀy."""
+    """Own rows (b, B) given those before: z = e/s of a residual e with variance s², in units of the
+    scale; vectors a (T, b, B) with z = aᵀy; and c = K⁻¹y (T, B) over the rows that are given."""
 
-    residual: Array
+    white: Array
     variance: Array
     a: Array
-    b: Array
+    c: Array
+
+    @property
+    def before(self) -> Array:
+        """K⁻¹y (T, b, B) over all rows before each own one: c + Σ a z of those own ones."""
+        every = self.a * self.white[None]
+        return self.c[:, None] + jnp.cumsum(every, axis=1) - every
 
 
 def in_chunks(function: Callable[..., T], index: Array, *shared: Any) -> T:
@@ -88,8 +98,7 @@ def between(rows: Array, row: Array) -> Two:
 
 
 def factor(terms: Terms, right: Array) -> Array:
-    """L of K + noise, with rows L⁻¹y below for right-hand sides y (k, m + 1, B): columns
-    (m + 1, m + 1 + k, B).
+    """L of K + noise, with rows L⁻¹y below for right-hand sides y (k, T, B): columns (T, T + k, B).
 
     Column by column, from those before it; in ranges of columns, so that loops are short and
     shapes static.
@@ -118,22 +127,25 @@ def factor(terms: Terms, right: Array) -> Array:
 
 
 def residuals(terms: Terms, target: Array) -> tuple[Array, Array]:
-    """Residual e and variance s² (B,) of the last row of y (m + 1, B) given the others."""
-    columns, last = factor(terms, target[None]), terms.n_given
-    pivot = columns[last, last]
-    return columns[last, last + 1] * pivot, pivot**2
+    """z and s² (b, B) of own rows, for values y (T, B)."""
+    return _own(terms, factor(terms, target[None]))
+
+
+def _own(terms: Terms, columns: Array) -> tuple[Array, Array]:
+    n = terms.rows.shape[0]
+    own = jnp.arange(terms.n_given, n)
+    return columns[own, n], columns[own, own] ** 2
 
 
 def conditional(terms: Terms, target: Array) -> Conditional:
-    """The same, with the vectors behind it."""
-    columns, last = factor(terms, target[None]), terms.n_given
-    pivot = columns[last, last]
-    right = jnp.stack([columns[:last, last], columns[:last, last + 1]], axis=1)
-    solved = solve_transposed(columns[:last, :last], right)
-    nothing = jnp.zeros_like(pivot)[None]
-    a = jnp.concatenate([-solved[:, 0], nothing + 1.0])
-    b = jnp.concatenate([solved[:, 1], nothing])
-    return Conditional(columns[last, last + 1] * pivot, pivot**2, a, b)
+    """The same, with the vectors behind it: a = L⁻ᵀe of own rows, and c = L⁻ᵀL⁻¹y of the others."""
+    columns, n = factor(terms, target[None]), terms.rows.shape[0]
+    is_given = (jnp.arange(n) < terms.n_given)[:, None]
+    given = jnp.where(is_given, columns[:, n], 0.0)[:, None]
+    own = jnp.eye(n, dtype=columns.dtype)[:, terms.n_given :, None]
+    own = jnp.broadcast_to(own, (*own.shape[:2], columns.shape[2]))
+    solved = solve_transposed(columns[:, :n], jnp.concatenate([own, given], axis=1))
+    return Conditional(*_own(terms, columns), solved[:, :-1], solved[:, -1])
 
 
 def solve_transposed(columns: Array, right: Array) -> Array:
@@ -151,28 +163,71 @@ def solve_transposed(columns: Array, right: Array) -> Array:
     return lax.fori_loop(0, n, row, jnp.zeros_like(right))
 
 
-def slopes(terms: Terms, found: Conditional) -> tuple[Array, Array]:
-    """∂e and ∂s² with respect to the rows in lengthscales, (m + 1, D, B) each.
+# --- slopes: with K the correlations of a term, no factor is differentiated -----------------------
 
-    With K the correlations of the term, ∂s² = aᵀ∂K a and ∂e = −bᵀ∂K a: no factor is differentiated.
+
+def row_by_row(terms: Terms, of_row: Callable[[Array, Array], T]) -> T:
+    """``of_row(k, ∂K)`` for all rows k, stacked, with the slopes (T, D, B) in row k of its
+    correlations with all rows."""
+
+    def at(k: Array) -> T:
+        of_k = lax.dynamic_index_in_dim(terms.rows, k, 0)
+        slope = terms.kernel.slope_at(between(of_k, terms.rows))
+        return of_row(k, correlations(terms, k)[:, None] * slope)
+
+    return lax.map(at, jnp.arange(terms.rows.shape[0]))
+
+
+def slopes_of_each(terms: Terms, found: Conditional) -> tuple[Array, Array]:
+    """∂e/s and ∂s²/s² of each own row with respect to the rows in lengthscales, (T, D, b, B).
+
+    ∂e = −s cᵀ∂K a and ∂s² = s² aᵀ∂K a, with c over all rows before the own one.
     """
+    a, c = found.a, found.before
 
-    def of_row(j: Array, both: tuple[Array, Array]) -> tuple[Array, Array]:
-        of_j = lambda each: lax.dynamic_index_in_dim(each, j, 0)  # noqa: E731
-        slope = terms.kernel.slope_at(between(of_j(terms.rows), terms.rows))
-        weight = correlations(terms, j)[:, None] * slope
-        of_e = of_j(found.b) * found.a + of_j(found.a) * found.b
-        e = -jnp.sum(of_e[:, None] * weight, axis=0, keepdims=True)
-        of_s = 2.0 * of_j(found.a) * found.a
-        s = jnp.sum(of_s[:, None] * weight, axis=0, keepdims=True)
-        put = lambda whole, part: lax.dynamic_update_index_in_dim(whole, part, j, 0)  # noqa: E731
-        return put(both[0], e), put(both[1], s)
+    def of_row(k: Array, slope: Array) -> tuple[Array, Array]:
+        of_e = _at(c, k)[None] * a + _at(a, k)[None] * c
+        of_s = 2.0 * _at(a, k)[None] * a
+        weighted = lambda by: jnp.sum(slope[:, :, None] * by[:, None], axis=0)  # noqa: E731
+        return -weighted(of_e), weighted(of_s)
 
-    nothing = jnp.zeros_like(terms.rows)
-    return lax.fori_loop(0, terms.n_given + 1, of_row, (nothing, nothing))
+    return row_by_row(terms, of_row)
 
 
-def of_noise(terms: Terms, found: Conditional) -> tuple[Array, Array]:
-    """∂e and ∂s² (B,) with respect to the logarithm of the nugget."""
-    noise = terms.noise * terms.used
-    return -jnp.sum(noise * found.a * found.b, axis=0), jnp.sum(noise * found.a**2, axis=0)
+def slopes_of_sums(terms: Terms, found: Conditional) -> tuple[Array, Array]:
+    """∂Σz² and ∂Σ log s² over own rows, likewise, (T, D, B).
+
+    With u = Σ a z, ∂Σz² = −uᵀ∂K (u + 2c), and ∂Σ log s² = tr(A Aᵀ∂K) for A with the columns a.
+    """
+    u, both = _moved(found)
+
+    def of_row(k: Array, slope: Array) -> tuple[Array, Array]:
+        of_squares = _at(u, k)[None] * both + _at(both, k)[None] * u
+        of_volume = 2.0 * jnp.sum(_at(found.a, k)[None] * found.a, axis=1)
+        weighted = lambda by: jnp.sum(slope * by[:, None], axis=0)  # noqa: E731
+        return -weighted(of_squares), weighted(of_volume)
+
+    return row_by_row(terms, of_row)
+
+
+def noise_of_each(terms: Terms, found: Conditional) -> tuple[Array, Array]:
+    """∂e/s and ∂s²/s² (b, B) with respect to the logarithm of the nugget."""
+    noise = (terms.noise * terms.used)[:, None]
+    return -jnp.sum(noise * found.a * found.before, axis=0), jnp.sum(noise * found.a**2, axis=0)
+
+
+def noise_of_sums(terms: Terms, found: Conditional) -> tuple[Array, Array]:
+    """∂Σz² and ∂Σ log s² (B,) likewise."""
+    noise, (u, both) = terms.noise * terms.used, _moved(found)
+    of_volume = jnp.sum(noise * jnp.sum(found.a**2, axis=1), axis=0)
+    return -jnp.sum(noise * u * both, axis=0), of_volume
+
+
+def _moved(found: Conditional) -> tuple[Array, Array]:
+    """u = Σ a z and u + 2c (T, B)."""
+    u = jnp.sum(found.a * found.white[None], axis=1)
+    return u, u + 2.0 * found.c
+
+
+def _at(values: Array, k: Array) -> Array:
+    return lax.dynamic_index_in_dim(values, k, 0, keepdims=False)

@@ -1,19 +1,22 @@
 """Vecchia's approximation: each row is conditioned on a few near rows before it.
 
-log p(y) = Σ_i log p(y_i | y_near(i)) with at most m rows in near(i), all of them before row i:
-exact with all rows before it, and O(n m³) instead of O(n³) (Vecchia 1988; Katzfuss and Guinness
-2021).
-A prediction is conditioned on the nearest rows of the test point. Which rows are near is given for
-densities, in ``Sites.near``, and found here for predictions.
+Rows come in groups of b that are near each other. With G_j the m rows nearest to group j in groups
+before it, log p(y) = Σ_j log p(y_j | y_Gj), exact with all rows before it, and O(n (m + b)³ / b)
+instead of O(n³) (Vecchia 1988; Stein, Chi and Welty 2004; Katzfuss and Guinness 2021). A row of a
+group is conditioned on m rows and on those of its group before it, and a group costs one factor:
+with 32 rows and groups of 16, a density takes a quarter of the time of 25 rows for each row on its
+own, and is nearer to the exact one.
+A prediction is conditioned on the nearest rows of the test point. Groups are given, in
+``Sites.groups``, and rows near a test point are found here where they are not.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import jax.numpy as jnp
 from jax import lax
 
 from deepemu._types import Array, record
+from deepemu.core import linalg
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.nodes import dense, linked, near_rows, nearest, terms
@@ -21,89 +24,88 @@ from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.linked import Link, Scheme
 from deepemu.core.nodes.near_rows import (
     Observed,
-    Regression,
     at_rows,
-    gathered,
+    groups_of,
     in_lengthscales,
-    own_last,
+    over_groups,
 )
 from deepemu.core.nodes.nearest import ByNeighbours, Nearby
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
 from deepemu.core.nodes.solver import Solver
+from deepemu.core.nodes.terms import Terms
+
+# Rows whose terms make the information: it shapes steps, and is no part of the density.
+ROWS_OF_INFORMATION = 512
 
 
-def factor(node: Node, inputs: Array, sites: Sites) -> Regression:
-    """b = K⁻¹k over the rows near each row, and s²."""
-    of, scaled = near_rows.observed(node, sites), in_lengthscales(node, inputs)
-    return near_rows.regression(node, own_last(near_rows.near_of(sites)), scaled, of)
+@record
+class Whitening:
+    """z = aᵀy over the rows of each group (k, m + b, b), and the variances s² (k, b) of the
+    residuals sz, in units of the scale."""
+
+    a: Array
+    variance: Array
 
 
-def log_density(found: Regression, node: Node, target: Array, sites: Sites) -> Array:
-    """log N of y (n,), with residuals e = y − b y_near."""
-    near = near_rows.near_of(sites)
-    residual = target - jnp.sum(found.weights * at_rows(target, near).T, axis=1)
-    return _log_density(residual, found.variance, node, sites)
+def factor(node: Node, inputs: Array, sites: Sites) -> Whitening:
+    def of_terms(these: Terms, target: Array) -> Whitening:
+        found = terms.conditional(these, target)
+        return Whitening(jnp.moveaxis(found.a, 2, 0), found.variance.T)
+
+    scaled, nothing = in_lengthscales(node, inputs), jnp.zeros(len(inputs), inputs.dtype)
+    return over_groups(of_terms, groups_of(sites), node, scaled, nothing, sites)
 
 
-def _log_density(residual: Array, variance: Array, node: Node, sites: Sites) -> Array:
-    """−½ [Σ e²/(σ²s²) + Σ log s²] and what does not depend on R."""
-    quadratic, log_volume = _sums(residual, variance, sites)
+def log_density(found: Whitening, node: Node, target: Array, sites: Sites) -> Array:
+    """log N of y (n,)."""
+    values = at_rows(jnp.where(sites.used, target, 0.0), groups_of(sites).rows)
+    white = jnp.einsum("ktb,tk->kb", found.a, values)
+    return _log_density(white, found.variance, node, sites)
+
+
+def _log_density(white: Array, variance: Array, node: Node, sites: Sites) -> Array:
+    """−½ [Σ z²/σ² + Σ log s²] and what does not depend on R."""
     constant = dense.log_constant(node.scale, node.nugget, sites)
-    return -0.5 * (quadratic / node.scale + log_volume) + constant
+    return -0.5 * (jnp.sum(white**2) / node.scale + jnp.sum(jnp.log(variance))) + constant
 
 
-def _sums(residual: Array, variance: Array, sites: Sites) -> tuple[Array, Array]:
-    """Σ e²/s² and Σ log s² over the rows in use."""
-    variance = jnp.where(sites.used, variance, 1.0)
-    return jnp.sum(jnp.where(sites.used, residual**2 / variance, 0.0)), jnp.sum(jnp.log(variance))
+def draw_prior(found: Whitening, node: Node, sites: Sites, normals: Array) -> Array:
+    """w with z = σε, group after group: its own rows solve A_ownᵀw = σε − A_nearᵀw_near."""
+    groups = groups_of(sites)
+    n_near = groups.near.shape[1]
 
+    def group(k: Array, drawn: Array) -> Array:
+        own, a = jnp.asarray(groups.own)[k], found.a[k]
+        white = jnp.sqrt(node.scale) * at_rows(normals, own)
+        left = white - at_rows(drawn, groups.near[k]) @ a[:n_near]
+        mine = linalg.solve(a[n_near:].T, left[:, None])[:, 0]
+        places = jnp.where(own >= 0, own, len(drawn))
+        return jnp.asarray(drawn).at[places].set(mine, mode="drop")
 
-def draw_prior(found: Regression, node: Node, sites: Sites, normals: Array) -> Array:
-    """w_i = b_iᵀw_near + σ s_i ε_i, row after row."""
-    near = near_rows.near_of(sites)
-
-    def row(i: Array, drawn: Array) -> Array:
-        index, weights = near[i], found.weights[i]
-        given = jnp.sum(weights * jnp.where(index >= 0, drawn[jnp.maximum(index, 0)], 0.0))
-        own = jnp.sqrt(node.scale * found.variance[i]) * normals[i]
-        return lax.dynamic_update_index_in_dim(
-            drawn, jnp.where(sites.used[i], given + own, 0.0), i, 0
-        )
-
-    return lax.fori_loop(0, len(near), row, jnp.zeros_like(normals))
+    drawn = lax.fori_loop(0, len(groups.own), group, jnp.zeros_like(normals))
+    return jnp.where(sites.used, drawn, 0.0)
 
 
 def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
     """Log density at the node's parameters, with the scale profiled out where it is free."""
     resting = in_lengthscales(node, inputs)
-    return _fit(*_residuals(node, resting, target, sites), node, sites, free_scale)
+    return _fit(*_whitened(node, resting, target, sites), node, sites, free_scale)
 
 
-def _residuals(node: Node, scaled: Array, target: Array, sites: Sites) -> tuple[Array, Array]:
-    def of_chunk(index: Array, scaled: Array, target: Array, of: Observed) -> tuple[Array, Array]:
-        return terms.residuals(gathered(node, index, scaled, of), at_rows(target, index))
+def _whitened(node: Node, scaled: Array, target: Array, sites: Sites) -> tuple[Array, Array]:
+    """z and s² (k, b)."""
 
-    index = own_last(near_rows.near_of(sites))
-    return terms.in_chunks(of_chunk, index, scaled, target, near_rows.observed(node, sites))
+    def of_terms(these: Terms, target: Array) -> tuple[Array, Array]:
+        white, variance = terms.residuals(these, target)
+        return white.T, variance.T
+
+    return over_groups(of_terms, groups_of(sites), node, scaled, target, sites)
 
 
-def _fit(
-    residual: Array, variance: Array, node: Node, sites: Sites, free_scale: Array | bool
-) -> Fit:
-    quadratic, _ = _sums(residual, variance, sites)
-    best = dense.profiled_scale(quadratic, node.nugget, sites)
+def _fit(white: Array, variance: Array, node: Node, sites: Sites, free_scale: Array | bool) -> Fit:
+    best = dense.profiled_scale(jnp.sum(white**2), node.nugget, sites)
     scaled = replace(node, scale=jnp.where(free_scale, best, node.scale))
-    return Fit(_log_density(residual, variance, scaled, sites), scaled.scale)
-
-
-@record
-class Slopes:
-    """Residual e and variance s² (n,), and their slopes (n, D + 1) in (log γ, log η)."""
-
-    residual: Array
-    variance: Array
-    of_residual: Array
-    of_variance: Array
+    return Fit(_log_density(white, variance, scaled, sites), scaled.scale)
 
 
 def derivatives(
@@ -111,70 +113,73 @@ def derivatives(
 ) -> Derivatives:
     """Log density, gradient and expected information in θ = (log γ_1 … log γ_D, log η).
 
-    Of a term −½ [e²/(σ²s²) + log s²] the gradient is −e ∂e/(σ²s²) − ½ (1 − e²/(σ²s²)) ∂s²/s², and
-    the information ∂e ∂eᵀ/(σ²s²) + ½ ∂s² ∂s²ᵀ/s⁴. With the scale free it loses t tᵀ/(2N) with
-    t = Σ ∂s²/s², the part that a change of scale explains. Replicates add S/(ησ²) to what the
-    nugget explains.
+    Of −½ [Σ z²/σ² + Σ log s²] the gradient is −½ [∂Σz²/σ² + ∂Σ log s²]. With the scale free the
+    information loses t tᵀ/(2N) with t = ∂Σ log s², the part that a change of scale explains.
+    Replicates add S/(ησ²) to what the nugget explains.
     """
-    found = _parameter_slopes(node, inputs, target, sites)
-    now = _fit(found.residual, found.variance, node, sites, free_scale)
-    variance = jnp.where(sites.used, found.variance, 1.0)
-    squared = jnp.where(sites.used, found.residual**2 / (now.scale * variance), 0.0)
-    of_variance = jnp.where(sites.used[:, None], found.of_variance, 0.0) / variance[:, None]
-    of_residual = jnp.where(sites.used[:, None], found.of_residual, 0.0)
-    of_residual = of_residual / jnp.sqrt(now.scale * variance)[:, None]
-    pull = found.residual / jnp.sqrt(now.scale * variance)
-    gradient = -pull @ of_residual - 0.5 * jnp.sum((1.0 - squared)[:, None] * of_variance, axis=0)
-    information = of_residual.T @ of_residual + 0.5 * of_variance.T @ of_variance
-    is_nugget = (jnp.arange(len(gradient)) == len(gradient) - 1).astype(gradient.dtype)
-    replicates = sites.squares / (node.nugget * now.scale)
+    white, variance, *of_sums = _slopes_of_sums(node, inputs, target, sites)
+    now = _fit(white, variance, node, sites, free_scale)
+    of_squares, of_volume = (jnp.sum(each, axis=0) for each in of_sums)
+    is_nugget = (jnp.arange(len(of_volume)) == len(of_volume) - 1).astype(of_volume.dtype)
     free = sites.n_observations - sites.n_sites
-    gradient += 0.5 * is_nugget * (replicates - free)
-    of_scale = jnp.sum(of_variance, axis=0) + is_nugget * free
+    gradient = -0.5 * (of_squares / now.scale + of_volume)
+    gradient += 0.5 * is_nugget * (sites.squares / (node.nugget * now.scale) - free)
+    of_scale = of_volume + is_nugget * free
+    information = _information(replace(node, scale=now.scale), inputs, target, sites)
     information += 0.5 * jnp.diag(is_nugget * free)
     joint = 0.5 * jnp.outer(of_scale, of_scale) / sites.n_observations
     return Derivatives(now, gradient, information - jnp.where(free_scale, joint, 0.0))
 
 
-def _parameter_slopes(node: Node, inputs: Array, target: Array, sites: Sites) -> Slopes:
-    """∂/∂log γ_d = −Σ z_d ∂/∂z_d over the rows z of a term."""
+def _slopes_of_sums(node: Node, inputs: Array, target: Array, sites: Sites) -> tuple[Array, ...]:
+    """z and s² (k, b), and slopes (k, D + 1) of Σz² and Σ log s² in θ."""
 
-    def of_chunk(index: Array, scaled: Array, target: Array, of: Observed) -> Slopes:
-        these = gathered(node, index, scaled, of)
-        found = terms.conditional(these, at_rows(target, index))
-        own = terms.of_noise(these, found)
-        both = [
-            jnp.concatenate([-jnp.sum(these.rows * each, axis=0), noise[None]]).T
-            for each, noise in zip(terms.slopes(these, found), own, strict=True)
-        ]
-        return Slopes(found.residual, found.variance, *both)
+    def of_terms(these: Terms, target: Array) -> tuple[Array, ...]:
+        found = terms.conditional(these, target)
+        every = terms.slopes_of_sums(these, found), terms.noise_of_sums(these, found)
+        slopes = [_in_parameters(these, *each).T for each in zip(*every, strict=True)]
+        return found.white.T, found.variance.T, *slopes
 
-    index, scaled = own_last(near_rows.near_of(sites)), in_lengthscales(node, inputs)
-    return terms.in_chunks(of_chunk, index, scaled, target, near_rows.observed(node, sites))
+    scaled = in_lengthscales(node, inputs)
+    return over_groups(of_terms, groups_of(sites), node, scaled, target, sites)
+
+
+def _in_parameters(these: Terms, of_rows: Array, of_noise: Array) -> Array:
+    """Slopes (D + 1, …, B) in θ, given those in rows (T, D, …, B): ∂/∂log γ_d = −Σ z_d ∂/∂z_d."""
+    rows = jnp.expand_dims(these.rows, range(2, of_rows.ndim - 1))
+    return jnp.concatenate([-jnp.sum(rows * of_rows, axis=0), of_noise[None]])
+
+
+def _information(node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
+    """Σ (∂e ∂eᵀ/(σ²s²) + ½ ∂s² ∂s²ᵀ/s⁴) from some of the groups, scaled up."""
+
+    def of_terms(these: Terms, target: Array) -> Array:
+        found = terms.conditional(these, target)
+        every = terms.slopes_of_each(these, found), terms.noise_of_each(these, found)
+        of_e, of_s = (_in_parameters(these, *each) for each in zip(*every, strict=True))
+        both = jnp.concatenate([of_e / jnp.sqrt(node.scale), jnp.sqrt(0.5) * of_s], axis=1)
+        return jnp.einsum("ibk,jbk->kij", both, both)
+
+    some, share = near_rows.some_of(groups_of(sites), sites.used, ROWS_OF_INFORMATION)
+    found = over_groups(of_terms, some, node, in_lengthscales(node, inputs), target, sites)
+    return share * jnp.sum(found, axis=0)
 
 
 def input_slopes(node: Node, inputs: Array, target: Array, sites: Sites) -> tuple[Array, Array]:
-    """Log density, and its gradient (n, D) in the inputs: each term pulls at its own rows."""
-    index, scaled = own_last(near_rows.near_of(sites)), in_lengthscales(node, inputs)
+    """Log density, and its gradient (n, D) in the inputs: each group pulls at its own rows and at
+    those that it is given."""
 
-    def of_chunk(index: Array, *given: Any) -> tuple[Array, Array, Array]:
-        scaled, target, of = given
-        these = gathered(node, index, scaled, of)
-        found = terms.conditional(these, at_rows(target, index))
-        of_residual, of_variance = terms.slopes(these, found)
-        variance, used = found.variance, these.used[-1]
-        squared = found.residual**2 / (node.scale * variance)
-        by_e = -used * found.residual / (node.scale * variance)
-        by_s = -0.5 * used * (1.0 - squared) / variance
-        pull = by_e[None, None] * of_residual + by_s[None, None] * of_variance
-        return found.residual, variance, jnp.moveaxis(pull, 2, 0)
+    def of_terms(these: Terms, target: Array) -> tuple[Array, ...]:
+        found = terms.conditional(these, target)
+        of_squares, of_volume = terms.slopes_of_sums(these, found)
+        pull = -0.5 * (of_squares / node.scale + of_volume)
+        return found.white.T, found.variance.T, jnp.moveaxis(pull, 2, 0)
 
-    of = near_rows.observed(node, sites)
-    residual, variance, pulls = terms.in_chunks(of_chunk, index, scaled, target, of)
-    rows = jnp.where(index >= 0, index, len(inputs))
-    total = jnp.zeros((len(inputs) + 1, inputs.shape[1]), inputs.dtype).at[rows].add(pulls)
-    gradient = in_lengthscales(node, total[:-1])
-    return _log_density(residual, variance, node, sites), gradient
+    groups, scaled = groups_of(sites), in_lengthscales(node, inputs)
+    white, variance, pulls = over_groups(of_terms, groups, node, scaled, target, sites)
+    rows = jnp.where(groups.rows >= 0, groups.rows, len(inputs))
+    total = jnp.zeros_like(inputs).at[rows].add(pulls, mode="drop")
+    return _log_density(white, variance, node, sites), in_lengthscales(node, total)
 
 
 def at_rest(node: Node, columns: Array, sites: Sites) -> Array:
@@ -190,15 +195,16 @@ def log_density_moving(
     node: Node, columns: Array, resting: Array, target: Array, sites: Sites
 ) -> Array:
     scaled = more_at_rest(node, columns, resting)
-    return _log_density(*_residuals(node, scaled, target, sites), node, sites)
+    return _log_density(*_whitened(node, scaled, target, sites), node, sites)
 
 
 @dataclass(frozen=True)
 class Vecchia(Solver):
-    """Densities given ``n_near`` near rows per row, predictions given ``n_predict``."""
+    """Densities of groups of ``n_group`` rows given ``n_near``, predictions given ``n_predict``."""
 
-    n_near: int = 25
+    n_near: int = 32
     n_predict: int = 50
+    n_group: int = 16
 
     def for_hidden(self) -> Solver:
         return Anchored()
