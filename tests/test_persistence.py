@@ -478,12 +478,14 @@ def test_numbers_that_are_not_finite_are_damage(file):
 
 
 def changed_array(file, value, *path):
-    """The file with the array at a place of its state replaced."""
+    """The file with the array at a place of its state replaced, or changed by a function."""
     with zipfile.ZipFile(file) as archive_:
         at = json.loads(archive_.read("header.json"))["emulator"]["dict"]
-    for step in path:
-        at = at[step]
-    rewritten(file, **{f"arrays/{at['array']}.npy": npy(value)})
+        for step in path:
+            at = at[step]
+        name = f"arrays/{at['array']}.npy"
+        old = np.load(io.BytesIO(archive_.read(name)))
+    rewritten(file, **{name: npy(value(old) if callable(value) else value)})
 
 
 @pytest.mark.parametrize(
@@ -505,11 +507,33 @@ def changed_array(file, value, *path):
         ((*STRUCTURE, "params", "tuple", 0, "fields", "log_scale"), np.zeros(())),
         ((*STRUCTURE, "start", "tuple", 0, "fields", "log_nugget"), np.full(1, 1e3)),
         ((*STRUCTURE, "trace", "fields", "log_density"), np.zeros((2, 1))),
+        ((*STRUCTURE, "params", "tuple", 0, "fields", "log_scale"), lambda old: np.tile(old, 3)),
     ],
 )
 def test_numbers_that_do_not_fit_are_damage(file, path, value):
     changed_array(file, value, *path)
     with pytest.raises(FileError, match="damaged"):
+        deepemu.load(file)
+
+
+MIXTURE, OF_CHAINS = ("held_out", "fields"), (*STRUCTURE, "held_out", "fields")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((*MIXTURE, "weights"), lambda old: 2.0 * old),
+        ((*MIXTURE, "latents", "fields", "var"), lambda old: old - 1e3),
+        ((*OF_CHAINS, "n_imputations"), lambda old: 1.0 * old),
+        ((*OF_CHAINS, "n_imputations"), lambda old: 1 + old),
+        ((*OF_CHAINS, "latents", "fields", "mean"), lambda old: old[:, :, 1:]),
+    ],
+)
+def test_held_out_predictions_that_do_not_fit_are_damage(fit, tmp_path, path, value):
+    file = tmp_path / "it.deepemu"
+    deepemu.save(fit("dgp"), file)
+    changed_array(file, value, *path)
+    with pytest.raises(FileError, match="held"):
         deepemu.load(file)
 
 
