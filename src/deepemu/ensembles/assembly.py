@@ -41,12 +41,13 @@ def as_they_are(network: Network, data: Data, chains: Sequence[sem.Chain]) -> Im
     """One imputed network per chain, from its present state."""
     kept: Shelf[Kept] = Shelf(len(chains), 1)
     kept.put(networks_of(network, chains, [data] * len(chains)))
-    return imputed_of(network, data, kept, True)
+    return imputed_of(network, data, kept.stacked(), True)
 
 
-def imputed_of(network: Network, data: Data, kept: Shelf[Kept], shares_parameters: bool) -> Imputed:
-    """The kept networks of all chains; one set of parameters per chain, if imputations share it."""
-    params, members = kept.stacked()
+def imputed_of(network: Network, data: Data, kept: Kept, shares_parameters: bool) -> Imputed:
+    """The kept networks of all chains, stacked; one set of parameters per chain, if imputations
+    share it."""
+    params, members = kept
     if shares_parameters:
         params = jax.tree.map(lambda each: each[:, :1], params)
     return assemble(network, data, params, members)

@@ -13,6 +13,7 @@ from deepemu.core.inference import sem
 from deepemu.core.inference.steps import Steps
 from deepemu.core.model.network import Data, Network
 from deepemu.data.sites import SiteData, pack, pack_without
+from deepemu.ensembles import assembly
 from deepemu.runtime import padding, trees
 from deepemu.runtime.interrupt import Interrupt, deferred_interrupt
 from deepemu.runtime.progress import Progress
@@ -104,10 +105,12 @@ def train(
             imputations.warn_interrupted(f"{n_done} of {plan.n_iter} iterations")
             interrupt.requested = False
         progress.skip((plan.n_iter - n_done) * len(chains))
-        imputed, chains = imputations.keep(
-            seed, network, plan, plan.kept, (padding.KEEP_STREAM,), chains, pack(sites),
-            progress.advance, interrupt,
-        )  # fmt: skip
+        data = [pack(sites)] * len(chains)
+        keys = lambda index: padding.keys(len(data), seed, padding.KEEP_STREAM, index)  # noqa: E731
+        kept, chains = imputations.keep(
+            keys, network, plan, plan.kept, chains, data, progress.advance, interrupt
+        )
+        imputed = assembly.imputed_of(network, data[0], kept, plan.m_step.shares_parameters)
         ends = [trees.to_numpy(chain) for chain in chains]
         interrupted = interrupted or interrupt.requested
         return Trained(structure, imputed, ends, trace, n_together, held_out, interrupted)

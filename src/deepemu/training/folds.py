@@ -6,6 +6,7 @@ is not enough: hidden layers mix so slowly that the scores stay optimistic for h
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import sem
 from deepemu.core.model.network import Network
 from deepemu.data.sites import SiteData, pack_without
+from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.runtime import padding, trees
 from deepemu.runtime.interrupt import Interrupt
@@ -26,6 +28,8 @@ from deepemu.training.plan import Plan
 # The chains are at their last state of training, but with averaged parameters.
 SWEEPS_BEFORE, SWEEPS_APART, N_IMPUTATIONS = 10, 5, 5
 T = TypeVar("T")
+Fold = tuple[np.ndarray, list[int]]
+"""A mask of sites, and the chains that hold them out."""
 
 
 @dataclass(frozen=True)
@@ -90,18 +94,32 @@ def hold_out(
     The chains advance by the sweeps before these imputations.
     """
     n_chains, n_sites = mask.shape
-    shape = (n_chains, N_IMPUTATIONS, n_sites, network.layers[-1].width)
-    chains, mean, var = list(chains), *np.zeros((2, *shape))
-    sweeps = _sweeps_of(plan)
-    for fold, (held_out, members) in enumerate(_by_fold(mask)):
-        imputed, ends = imputations.keep(
-            seed, network, plan, sweeps, (padding.FOLD_STREAM, fold), [chains[k] for k in members],
-            pack_without(sites, held_out), lambda _: None, Interrupt(),
-        )  # fmt: skip
+    mean, var = np.zeros((2, n_chains, N_IMPUTATIONS, n_sites, network.layers[-1].width))
+    folds = _by_fold(mask)
+    data = {
+        k: each for held_out, of in folds for each in [pack_without(sites, held_out)] for k in of
+    }
+    kept, chains = imputations.keep(
+        functools.partial(_keys, seed, folds), network, plan, _sweeps_of(plan), chains,
+        [data[k] for k in range(n_chains)], lambda _: None, Interrupt(),
+    )  # fmt: skip
+    for held_out, members in folds:
+        of_fold, shares = trees.row(kept, np.array(members)), plan.m_step.shares_parameters
+        imputed = assembly.imputed_of(network, data[members[0]], of_fold, shares)
         found = chain_latents(chains_of(imputed), sites.x[held_out])
-        for k, end, mean_k, var_k in zip(members, ends, found.mean, found.var, strict=True):
-            chains[k], mean[k][:, held_out], var[k][:, held_out] = end, mean_k, var_k
+        for k, mean_k, var_k in zip(members, found.mean, found.var, strict=True):
+            mean[k][:, held_out], var[k][:, held_out] = mean_k, var_k
     return chains, HeldOut(Gaussian(mean, var), N_IMPUTATIONS * mask)
+
+
+def _keys(seed: int, folds: Sequence[Fold], index: int) -> np.ndarray:
+    """Keys of all chains before the imputation ``index``: those of a fold have a stream."""
+    chains = [k for _, members in folds for k in members]
+    keys = [
+        padding.keys(len(members), seed, padding.FOLD_STREAM, fold, index)
+        for fold, (_, members) in enumerate(folds)
+    ]
+    return np.concatenate(keys)[np.argsort(chains)]
 
 
 def _sweeps_of(plan: Plan) -> tuple[int, ...]:
@@ -110,7 +128,7 @@ def _sweeps_of(plan: Plan) -> tuple[int, ...]:
     return few.kept if plan.is_guided else (SWEEPS_BEFORE, *[SWEEPS_APART] * (N_IMPUTATIONS - 1))
 
 
-def _by_fold(mask: np.ndarray) -> list[tuple[np.ndarray, list[int]]]:
+def _by_fold(mask: np.ndarray) -> list[Fold]:
     """Each fold as a mask of sites, with the chains that held it out."""
     chains: dict[bytes, list[int]] = {}
     for k, held_out in enumerate(mask):

@@ -1,13 +1,13 @@
 """The imputed networks that each chain keeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from deepemu.core.ensemble import Imputed
+import numpy as np
+
 from deepemu.core.inference import sem
 from deepemu.core.model.network import Data, Network
 from deepemu.ensembles import assembly
 from deepemu.errors import InterruptedFitWarning, warn
-from deepemu.runtime import padding
 from deepemu.runtime.interrupt import Interrupt
 from deepemu.runtime.trees import Shelf
 from deepemu.training import blocks
@@ -16,34 +16,33 @@ from deepemu.training.plan import Plan
 
 
 def keep(
-    seed: int,
+    keys: Callable[[int], np.ndarray],
     network: Network,
     plan: Plan,
     sweeps: tuple[int, ...],
-    stream: tuple[int, ...],
     chains: list[sem.Chain],
-    data: Data,
+    data: Sequence[Data],
     advance: Callable[[int], None],
     interrupt: Interrupt,
-) -> tuple[Imputed, list[sem.Chain]]:
-    """Imputed networks of all chains, and the chains after them. A Ctrl-C keeps those made so far.
+) -> tuple[assembly.Kept, list[sem.Chain]]:
+    """Imputed networks of all chains, each with data of its own, and the chains after them. A
+    Ctrl-C keeps those made so far.
 
-    ``sweeps`` come before each network that is kept, ``stream`` is that of their random numbers.
+    ``sweeps`` come before each network that is kept; ``keys`` gives the chains' random keys for the
+    first of them, the second, and so on.
     """
     kept: Shelf[assembly.Kept] = Shelf(len(chains), len(sweeps))
-    of_chain = [data] * len(chains)
-    with_rows = with_near(network, chains, of_chain)
+    with_rows = with_near(network, chains, data)
     for index, n_sweeps in enumerate(sweeps):
-        keys = padding.keys(len(chains), seed, *stream, index)
         chains, _ = blocks.train_block(
-            keys, network, plan.sampling(n_sweeps), chains, with_rows, 0, plan.m_step.n_between,
-            advance,
+            keys(index), network, plan.sampling(n_sweeps), chains, with_rows, 0,
+            plan.m_step.n_between, advance,
         )  # fmt: skip
-        kept.put(assembly.networks_of(network, chains, of_chain))
+        kept.put(assembly.networks_of(network, chains, data))
         if interrupt.requested and index + 1 < len(sweeps):
             warn_interrupted(f"{index + 1} of {len(sweeps)} imputations")
             break
-    return assembly.imputed_of(network, data, kept, plan.m_step.shares_parameters), chains
+    return kept.stacked(), chains
 
 
 def warn_interrupted(done: str) -> None:
