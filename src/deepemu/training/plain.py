@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -28,8 +29,10 @@ GP_STARTS = (0.05, 0.2, 0.5, 1.0, 3.0)
 GP_SCOUT_STEPS = 15
 GP_STEPS = 200
 GP_TOLERANCE = 1e-7
-# From so many rows on, the exact fit of some of them is the start; how often near rows are found.
+# From so many rows on, the exact fit of some of them is the start; how often near rows are found;
+# and steps end at a gain that no prediction of many rows can tell.
 MANY_ROWS, ROWS_OF_STARTS, N_SEARCHES = 450, 300, 3
+TOLERANCE_OF_MANY = 1e-3
 NOTHING_IMPUTED = impute.Imputation((), (), np.int32(0), np.int32(0))  # type: ignore[arg-type]
 
 
@@ -43,7 +46,8 @@ def train_plain(
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     assembly.require_finite(trace.log_density)
     chains = [to_numpy(sem.Chain((fitted,), NOTHING_IMPUTED))]
-    held_out = _refit_folds(network, sites, starts, seed, n_folds) if n_folds else None
+    refit = functools.partial(_refitted, network, starts, fitted, seed)
+    held_out = _predict_folds(network, sites, refit, seed, n_folds) if n_folds else None
     imputed = assembly.as_they_are(network, data, chains)
     return Trained(structure, imputed, chains, trace, 1, held_out)
 
@@ -56,14 +60,35 @@ def fit_plain(
     Of many rows, some tell the best of the starts. Near rows are found anew several times, because
     lengthscales say which rows are near.
     """
-    exactly = dataclasses.replace(network, solver=Dense())
-    if network.solver.n_near == 0 and np.sum(np.asarray(data.used)) < MANY_ROWS:
-        return _ascend(network, starts, data, GP_SCOUT_STEPS)
-    params, values = _ascend(exactly, starts, _some_rows(data, seed), GP_SCOUT_STEPS)
-    for _ in range(N_SEARCHES if network.solver.n_near else 1):
+    if not _has_many(network, data):
+        return _ascend(network, starts, data, GP_SCOUT_STEPS, GP_TOLERANCE)
+    exactly, some = dataclasses.replace(network, solver=Dense()), _some_rows(data, seed)
+    params, _ = _ascend(exactly, starts, some, GP_SCOUT_STEPS, GP_TOLERANCE)
+    return _refined(network, params, data, N_SEARCHES if network.solver.n_near else 1)
+
+
+def _has_many(network: Network, data: Data) -> bool:
+    return network.solver.n_near > 0 or int(np.sum(np.asarray(data.used))) >= MANY_ROWS
+
+
+def _refined(
+    network: Network, params: LayerParams, data: Data, n_searches: int
+) -> tuple[LayerParams, Any]:
+    """From one start, to the end; near rows are found before."""
+    values: Any = None
+    for _ in range(n_searches):
         near = with_near_rows(network, params, (), data)
-        params, values = _ascend(network, _alone(params), near, 0)
+        params, values = _ascend(network, _alone(params), near, 0, TOLERANCE_OF_MANY)
     return params, values
+
+
+def _refitted(
+    network: Network, starts: LayerParams, fitted: LayerParams, seed: int, data: Data
+) -> LayerParams:
+    """Parameters without some rows: of many, from those of all rows, which are near."""
+    if _has_many(network, data):
+        return _refined(network, fitted, data, 1)[0]
+    return fit_plain(network, starts, data, seed)[0]
 
 
 def _some_rows(data: Data, seed: int) -> Data:
@@ -76,10 +101,10 @@ def _some_rows(data: Data, seed: int) -> Data:
 
 
 def _ascend(
-    network: Network, starts: LayerParams, data: Data, n_scout: int
+    network: Network, starts: LayerParams, data: Data, n_scout: int, tolerance: float
 ) -> tuple[LayerParams, Any]:
     program = compiled(best_ascent, ("network", "nodes"), brief=True)
-    steps = np.int32(n_scout), np.int32(GP_STEPS), np.float64(GP_TOLERANCE)
+    steps = np.int32(n_scout), np.int32(GP_STEPS), np.float64(tolerance)
     return program(network, nodes_of_device(), starts, data, *steps)
 
 
@@ -88,8 +113,12 @@ def _alone(params: LayerParams) -> LayerParams:
     return jax.tree.map(lambda each: np.asarray(each)[None], params)
 
 
-def _refit_folds(
-    network: Network, sites: SiteData, starts: LayerParams, seed: int, n_folds: int
+def _predict_folds(
+    network: Network,
+    sites: SiteData,
+    refit: Callable[[Data], LayerParams],
+    seed: int,
+    n_folds: int,
 ) -> HeldOut:
     """Held-out predictions of each fold by the process fitted without it, with the same program."""
     n_folds = min(n_folds, sites.n_sites)
@@ -97,8 +126,8 @@ def _refit_folds(
 
     def without(rows: np.ndarray) -> Gaussian:
         data = pack_without(sites, rows)
-        params, _ = fit_plain(network, starts, data, seed)
-        imputed = assembly.as_they_are(network, data, [sem.Chain((params,), NOTHING_IMPUTED)])
+        chain = sem.Chain((refit(data),), NOTHING_IMPUTED)
+        imputed = assembly.as_they_are(network, data, [chain])
         return chain_latents(chains_of(imputed), sites.x[rows])
 
     return folds.one_chain(in_order(functools.partial(without, rows) for rows in mask), mask)
