@@ -22,7 +22,7 @@ import pytest
 import deepemu
 from deepemu import GP
 from deepemu.cli import arguments as command_arguments
-from deepemu.cli import commands, main, settings, tables
+from deepemu.cli import commands, main, outputs, settings, tables
 from deepemu.errors import DataWarning, Message, Setting
 from deepemu.posterior.comparison import compared_with_normals
 
@@ -695,7 +695,7 @@ def test_dialects_of_csv(tmp_path, content):
 
 def test_numbers_keep_their_digits(tmp_path):
     values = [0.1 + 0.2, 1e-300, -1.7976931348623157e308, 3.0]
-    tables.write(tmp_path / "it.csv", {"v": values, "name": ['a "quoted"', "b,c", "d\ne", "ü"]})
+    outputs.write(tmp_path / "it.csv", {"v": values, "name": ['a "quoted"', "b,c", "d\ne", "ü"]})
     table = tables.read(tmp_path / "it.csv")
     np.testing.assert_array_equal(table.numbers(["v"])[:, 0], values)
     assert list(table.columns["name"]) == ['a "quoted"', "b,c", "d\ne", "ü"]

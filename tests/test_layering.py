@@ -126,6 +126,7 @@ ORDER = (
     "cli.html_report",
     "cli.messages",
     "cli.tables",
+    "cli.outputs",
     "cli.commands",
     "cli.main",
     "__main__",

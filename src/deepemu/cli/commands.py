@@ -3,18 +3,21 @@
 import argparse
 import os
 import shlex
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from deepemu.cli import html_report, tables
+from deepemu.cli import html_report, outputs, tables
 from deepemu.cli.arguments import SUFFIX, build_parser
-from deepemu.cli.messages import is_talkative, say
+from deepemu.cli.messages import is_talkative, say, show_rows
+from deepemu.cli.outputs import Collected, CsvOutput, Output
 from deepemu.cli.settings import estimator_of, in_arguments
-from deepemu.cli.tables import Columns, Table
+from deepemu.cli.tables import Source, Table
 from deepemu.diagnostics import nrmsep
 from deepemu.errors import DeepemuWarning, FileError, warn
 from deepemu.estimators.base import BaseEmulator
@@ -30,7 +33,7 @@ ADDED = ("mean", "std", "lower", "upper")
 MOST_SHOWN = 3
 LEAST_NOISE_SHOWN = 0.005
 Found = tuple[str, dict[str, Any]]
-"""The result of a command: text for a reader, JSON for a program."""
+"""The result of a command: text for a reader, if any is left to be shown, JSON for a program."""
 
 
 def fit(options: argparse.Namespace) -> Found:
@@ -54,21 +57,44 @@ def fit(options: argparse.Namespace) -> Found:
 
 
 def predict(options: argparse.Namespace) -> Found:
-    emulator, table = load(options.emulator), tables.read(options.new)
+    emulator, target = load(options.emulator), options.predictions
+    if target is not None:
+        _require_other(target, options.new, options.emulator)
+        outputs.require_format(target)
+        require_writable(target)
+    with tables.opened(options.new) as new, _output_of(options) as output:
+        n_rows = _note_extrapolation(emulator, _usable_parts(emulator, new, output))
+        with Progress("predicting", n_rows, _shows_rows(options, n_rows)) as progress:
+            for part in new.parts():
+                x = part.numbers(emulator.input_names)
+                output.add(part.columns, _prediction_columns(emulator, x, options.level))
+                progress.advance(len(x))
+    facts = {"rows": n_rows, "level": options.level}
+    if target is not None:
+        return f"wrote {n_rows} predictions to {target}", facts | {"file": str(target)}
+    return "", facts | {"predictions": output.typed()} if isinstance(output, Collected) else facts
+
+
+def _output_of(options: argparse.Namespace) -> AbstractContextManager[Output]:
+    """Where predictions go: a file, the JSON object, or standard output."""
     if options.predictions is not None:
-        _require_other(options.predictions, options.new, options.emulator)
-        tables.require_format(options.predictions)
-        require_writable(options.predictions)
-    x = table.numbers(emulator.input_names)
-    _require_new_columns(emulator, table)
-    _note_extrapolation(emulator, x)
-    columns: Columns = {**table.columns, **_prediction_columns(emulator, x, options.level)}
-    facts = {"rows": len(x), "level": options.level}
-    if options.predictions is None:
-        return tables.csv_text(columns).rstrip("\n"), facts | {"predictions": tables.typed(columns)}
-    tables.write(options.predictions, columns)
-    text = f"wrote {len(x)} predictions to {options.predictions}"
-    return text, facts | {"file": str(options.predictions)}
+        return outputs.to_file(options.predictions)
+    return nullcontext(Collected() if options.json else CsvOutput(show_rows))
+
+
+def _usable_parts(emulator: BaseEmulator, new: Source, output: Output) -> Iterator[np.ndarray]:
+    """The inputs of a table, part by part; that all of it can be used is known before the first
+    prediction."""
+    for part in new.parts():
+        yield part.numbers(emulator.input_names)
+        _require_new_columns(emulator, part)
+        output.expect(part.columns)
+
+
+def _shows_rows(options: argparse.Namespace, n_rows: int) -> bool:
+    """Whether to show how many rows are predicted: not between rows on a terminal."""
+    is_apart = options.predictions is not None or not sys.stdout.isatty()
+    return is_talkative(options) and is_apart and n_rows > tables.ROWS_OF_PART
 
 
 def validate(options: argparse.Namespace) -> Found:
@@ -78,7 +104,7 @@ def validate(options: argparse.Namespace) -> Found:
     else:
         table = tables.read(options.runs)
         x, truth = table.numbers(emulator.input_names), table.numbers(emulator.output_names)
-        _note_extrapolation(emulator, x)
+        _note_extrapolation(emulator, [x])
         shown, what = emulator.posterior_.compared(x, truth), f"runs of {options.runs}"
     found, n_rows = _scores_by_output(emulator.output_names, shown), len(shown.y)
     return _scores_in_words(found, n_rows, what), {"rows": n_rows, "scores": found}
@@ -120,8 +146,8 @@ def demo(options: argparse.Namespace) -> Found:
     )
     x, at = np.linspace(0, 1, 12), np.linspace(0, 1, 41)
     height = np.where(x < 0.5, -1.0, 1.0)
-    tables.write(runs, {"position": x.tolist(), "height": height.tolist()})
-    tables.write(new, {"position": at.tolist()})
+    outputs.write(runs, {"position": x.tolist(), "height": height.tolist()})
+    outputs.write(new, {"position": at.tolist()})
     for command in (
         ["fit", runs, "--output", "height", "-o", emulator],
         ["predict", emulator, new, "-o", out],
@@ -259,16 +285,23 @@ def _prediction_columns(
     }
 
 
-def _note_extrapolation(emulator: BaseEmulator, x: np.ndarray) -> None:
+def _note_extrapolation(emulator: BaseEmulator, parts: Iterable[np.ndarray]) -> int:
+    """The number of rows of inputs that come in parts, with a warning if some lie outside the range
+    of the runs."""
     low, high = emulator.posterior_.runs.input_range
-    outside = (x < low) | (x > high)
-    if outside.any():
-        names = [emulator.input_names[k] for k in np.flatnonzero(outside.any(axis=0))]
+    n_rows, n_outside, columns = 0, 0, np.zeros(len(low), bool)
+    for x in parts:
+        outside = (x < low) | (x > high)
+        n_rows, n_outside = n_rows + len(x), n_outside + int(outside.any(axis=1).sum())
+        columns |= outside.any(axis=0)
+    if n_outside:
+        names = [emulator.input_names[k] for k in np.flatnonzero(columns)]
         warn(
-            f"{int(outside.any(axis=1).sum())} of {len(x)} rows lie outside the range of the runs "
-            f"in {', '.join(names)}: there the emulator extrapolates.",
+            f"{n_outside} of {n_rows} rows lie outside the range of the runs in "
+            f"{', '.join(names)}: there the emulator extrapolates.",
             DeepemuWarning,
         )
+    return n_rows
 
 
 def _facts(emulator: BaseEmulator) -> dict[str, Any]:

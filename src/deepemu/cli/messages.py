@@ -15,6 +15,7 @@ from deepemu.cli.settings import WrongArgumentsError, in_arguments
 from deepemu.errors import DeepemuError, DeepemuWarning, Message
 
 DONE, UNUSABLE, WRONG_ARGUMENTS, INTERRUPTED = 0, 1, 2, 130
+# Their text is what they are for, and not a remark about a file.
 ASKED_FOR = ("info", "validate")
 
 
@@ -22,16 +23,13 @@ def show(options: argparse.Namespace, text: str, facts: dict[str, Any]) -> None:
     """The result of a command, as text or as one JSON object."""
     if options.json:
         print(json.dumps(_without_nan(facts), default=str, allow_nan=False))
-    elif not options.quiet or _is_asked_for(options):
-        # A table that goes to a file or to another program is left as it is.
-        is_data = options.command == "predict" and not sys.stdout.isatty()
-        print(text if is_data else _printable(text))
+    elif text and (not options.quiet or options.command in ASKED_FOR):
+        print(_printable(text))
 
 
-def _is_asked_for(options: argparse.Namespace) -> bool:
-    """Whether the text is the purpose of the command, and not a remark about a file."""
-    to_the_terminal = options.command == "predict" and options.predictions is None
-    return to_the_terminal or options.command in ASKED_FOR
+def show_rows(rows: str) -> None:
+    """Rows of a table on standard output: as they are, if they go to a file or another program."""
+    print(_printable(rows) if sys.stdout.isatty() else rows, end="", flush=True)
 
 
 def is_talkative(options: argparse.Namespace) -> bool:
