@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -41,7 +40,7 @@ from deepemu.posterior.mixtures import Bands, Members, Moments, moments_in_user_
 from deepemu.posterior.stacking import Stacked
 from deepemu.posterior.summary import Report
 from deepemu.runtime.devices import Machine, Runtime, inside
-from deepemu.runtime.trees import freeze, joined, row
+from deepemu.runtime.trees import freeze, gathered, joined, row
 from deepemu.training.chains import Trained
 from deepemu.training.structures import conditioned_on, warn_of_new_spread
 
@@ -51,6 +50,7 @@ ROWS_AT_ONCE = 2**14
 # The moments of outputs that are not normal may take a quadrature.
 ROWS_OF_IMPUTED = 2**10
 N_DRAWS_OF_HIDDEN = 64
+Answer = Callable[[Mixture], Any]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,8 +108,10 @@ class Posterior:
         all chains, weighted. Standard deviations are accurate to four digits.
         """
         units = self.runs.sites.units
-        of_rows = lambda found: output_moments(self.observation, found, units)  # noqa: E731
-        return moments_in_user_units(self._over_rows(X, input_std, of_rows), units)
+        of_rows = lambda found: moments_in_user_units(  # noqa: E731
+            output_moments(self.observation, found, units), units
+        )
+        return self._over_rows(X, input_std, of_rows)
 
     def members(self, X: ArrayLike) -> Members:
         """The components of the prediction, one per imputation and chain."""
@@ -286,14 +288,16 @@ class Posterior:
 
     def _beside(self, X: ArrayLike, y: ArrayLike, answer: Callable[..., Any]) -> Any:
         """An answer about outputs and the mixture at the rows of X, slab by slab."""
-        x, units = self.runs.rows_of(X), self.runs.sites.units
-        outputs = units.to_core(outputs_of(y, (len(x), self.runs.y.shape[1])))
+        x, units = self.runs.columns.inputs_of(X), self.runs.sites.units
+        outputs = outputs_of(y, (len(x), self.runs.y.shape[1]))
+
+        def of_slab(at: slice) -> Any:
+            found = self._mixture(self.runs.scale.to_core(x[at]))
+            return answer(units.to_core(outputs[at]), found, self.observation, units)
+
+        slabs = components.slabs(len(x), ROWS_AT_ONCE)
         with self._predicting(len(x)):
-            parts = [
-                answer(outputs[part], self._mixture(x[part]), self.observation, units)
-                for part in components.slabs(len(x), ROWS_AT_ONCE)
-            ]
-        return joined(parts)
+            return gathered(((at, of_slab(at)) for at in slabs), len(x))
 
     @property
     def caveats(self) -> tuple[str, ...]:
@@ -346,39 +350,31 @@ class Posterior:
         ]
 
     def _over_rows(
-        self,
-        X: ArrayLike,
-        input_std: ArrayLike | None,
-        answer: Callable[[Mixture], Any],
-        axis: int = 0,
+        self, X: ArrayLike, input_std: ArrayLike | None, answer: Answer, axis: int = 0
     ) -> Any:
         """Slabs of rows one after the other, so that memory holds the components of one."""
-        x = self.runs.rows_of(X)
+        x, to_core = self.runs.columns.inputs_of(X), self.runs.scale.to_core
         if input_std is not None:
             return self._over_uncertain_rows(x, input_std, answer, axis)
         size = ROWS_OF_IMPUTED if self.observation.imputed else ROWS_AT_ONCE
+        slabs = components.slabs(len(x), size)
         with self._predicting(len(x)):
-            parts = [
-                answer(self._mixture(x[first : first + size])) for first in range(0, len(x), size)
-            ]
-        return joined(parts, axis=axis)
+            parts = ((at, answer(self._mixture(to_core(x[at])))) for at in slabs)
+            return gathered(parts, len(x), axis)
 
     def _over_uncertain_rows(
-        self,
-        x: np.ndarray,
-        input_std: ArrayLike,
-        answer: Callable[[Mixture], Any],
-        axis: int,
+        self, x: np.ndarray, input_std: ArrayLike, answer: Answer, axis: int
     ) -> Any:
         """Rows grouped by which of their inputs are uncertain, so that no row's cubature depends
         on the others."""
-        std = deviations_of(input_std, x.shape) / self.runs.scale.span
-        groups, size = rows_by_kind(std), ROWS_AT_ONCE // MOST_POINTS
-        slabs = [rows[part] for rows in groups for part in components.slabs(len(rows), size)]
+        std, scale = deviations_of(input_std, x.shape), self.runs.scale
+        size = ROWS_AT_ONCE // MOST_POINTS
+        slabs = [
+            rows[part] for rows in rows_by_kind(std) for part in components.slabs(len(rows), size)
+        ]
         with self._predicting(len(x) * MOST_POINTS):
-            parts = [answer(self._mixture(x[at], std[at])) for at in slabs]
-        order = np.argsort(np.concatenate(groups))
-        return jax.tree.map(lambda each: np.take(each, order, axis), joined(parts, axis=axis))
+            each = ((at, self._mixture(scale.to_core(x[at]), std[at] / scale.span)) for at in slabs)
+            return gathered(((at, answer(found)) for at, found in each), len(x), axis)
 
     def _mixture(self, x: np.ndarray, std: np.ndarray | None = None) -> Mixture:
         """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""

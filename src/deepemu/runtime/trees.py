@@ -1,6 +1,6 @@
 """Trees of arrays on the host: stacked, joined, cut."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 import jax
@@ -60,6 +60,21 @@ def freeze(tree: Any) -> None:
 def joined(pieces: Sequence[T], axis: int = 0) -> T:
     """Equal trees, joined leaf by leaf along an axis that they have."""
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis=axis), *pieces)
+
+
+def gathered(parts: Iterable[tuple[slice | np.ndarray, Any]], n_rows: int, axis: int = 0) -> Any:
+    """One tree of all rows, along an axis, from trees of some rows each: put where they belong as
+    they come, so that results are never in memory twice."""
+    whole: Any = None
+
+    def room(leaf: Any) -> np.ndarray:
+        return np.empty((*leaf.shape[:axis], n_rows, *leaf.shape[axis + 1 :]), leaf.dtype)
+
+    for rows, part in parts:
+        whole = jax.tree.map(room, part) if whole is None else whole
+        for all_rows, some in zip(jax.tree.leaves(whole), jax.tree.leaves(part), strict=True):
+            np.moveaxis(all_rows, axis, 0)[rows] = np.moveaxis(some, axis, 0)
+    return whole
 
 
 def put_at(rows: np.ndarray) -> Callable[[Array | np.ndarray, Any], np.ndarray]:
