@@ -21,11 +21,12 @@ class Tree:
         self._places = np.flatnonzero(used).astype(np.int32)
         self._tree = cKDTree(points[self._places])
 
-    def nearest(self, at: np.ndarray, n_near: int) -> np.ndarray:
+    def nearest(self, at: np.ndarray, n_near: int, threads: int = 1) -> np.ndarray:
         """Rows (q, n_near) nearest to points (q, D), -1 where there are fewer."""
         count = min(n_near, len(self._places))
         found = np.full((len(at), n_near), -1, np.int32)
-        found[:, :count] = self._places[self._tree.query(at, k=range(1, count + 1))[1]]
+        places = self._tree.query(at, k=range(1, count + 1), workers=threads)[1]
+        found[:, :count] = self._places[places]
         return found
 
 

@@ -19,13 +19,16 @@ from deepemu.core.nodes.node import Joint
 from deepemu.ensembles.search import Search
 from deepemu.runtime.devices import current
 from deepemu.runtime.padding import DRAW_STREAM, bucket, keys, pad_rows
-from deepemu.runtime.programs import compiled, in_threads
+from deepemu.runtime.programs import compiled, in_order, in_threads
 from deepemu.runtime.trees import joined, row, stack, to_numpy
 
 # Blocks of test rows in a chunk, and rows of a block: the values of a tile of pairs at the rows of
 # a block stay in a CPU's second-level cache, and keep a GPU busy. A program runs the blocks that
 # hold true rows. At later levels each network has rows of its own, which are few.
 CPU_BLOCKS, CPU_BLOCKS_AGAIN = (32, 32), (64, 16)
+# From near rows each test row has a factor of its own: a row costs the same in a block of eight as
+# in a larger one, and a single row has less to wait for.
+CPU_BLOCKS_NEAR = (128, 8)
 GPU_BLOCKS = (8, 16_384)
 GPU_TILES, GPU_ROWS_OF_PAIRS = 64, 2048
 # About 25 doubles for a design point, test row and hidden column. With more room the few rows that
@@ -69,17 +72,20 @@ class Chain:
         size = _size_of_group(mine) if n_sets == 1 else 1
         shared = imputed.params, imputed.conditioned
         of_sets = [row(shared, (self.place, k)) for k in range(n_sets)]
-        searches = [
-            Search(imputed.network, params, row(mine, k), imputed.data)
-            for k, (params, _) in enumerate(of_sets)
-        ]
         return [
             Group(
                 imputed.network, imputed.data, *of_sets[first % n_sets],
-                row(mine, slice(first, first + size)), searches[first % n_sets],
+                row(mine, slice(first, first + size)), self.searches[first % n_sets],
             )
             for first in range(0, self.n_members, size)
         ]  # fmt: skip
+
+    @functools.cached_property
+    def searches(self) -> list[Search]:
+        """One for each set of parameters, by the first imputation that has them."""
+        imputed, n_sets = self.imputed, self.imputed.params[0].log_scale.shape[1]
+        given = row((imputed.params, imputed.members), self.place)
+        return [Search(imputed.network, *row(given, k), imputed.data) for k in range(n_sets)]
 
     @property
     def n_members(self) -> int:
@@ -110,6 +116,7 @@ def predict_chains(chains: Sequence[Chain], x: np.ndarray) -> list[Gaussian]:
     Tasks are groups of networks and pieces of rows of one size, so results do not depend on the
     number of threads.
     """
+    _grow_trees(chains)
     sizes = [math.prod(_tiling(chain.groups[0], 0)[0]) for chain in chains]
     tasks = [
         functools.partial(_predict_piece, group, x[first : first + size])
@@ -127,6 +134,12 @@ def predict_chains(chains: Sequence[Chain], x: np.ndarray) -> list[Gaussian]:
     ]
 
 
+def _grow_trees(chains: Sequence[Chain]) -> None:
+    """The trees that are missing, before threads share them."""
+    searches = [each for chain in chains for each in chain.searches if each.lacks_tree]
+    in_order([functools.partial(getattr, each, "tree") for each in searches])
+
+
 def chain_latents(chains: Sequence[Chain], x: np.ndarray) -> Gaussian:
     """Moments (chains, imputations, m, P) of the last layer's nodes."""
     return stack(predict_chains(chains, x))
@@ -136,7 +149,8 @@ def _tiling(group: Group, level: int) -> tuple[tuple[int, int], predict.RowOrder
     """Blocks and rows of a chunk, and the order in which pairs are added up. On a GPU no more rows
     than their features have room for, and fewer at a level that few rows need."""
     if current().platform == "cpu":
-        return CPU_BLOCKS_AGAIN if level else CPU_BLOCKS, predict.RowsInside()
+        first = CPU_BLOCKS_NEAR if group.network.solver.n_predict else CPU_BLOCKS
+        return CPU_BLOCKS_AGAIN if level else first, predict.RowsInside()
     network, n_sites = group.network, group.data.x.shape[0]
     widest = max((w.shape[-1] for w in group.members.latents), default=1)
     room = GPU_ROOM / (FEATURE_BYTES * widest * n_sites)

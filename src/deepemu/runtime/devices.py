@@ -22,10 +22,17 @@ ROWS_FOR_BLAS_THREADS = 500
 
 @dataclass(frozen=True)
 class Runtime:
-    """The kind of device that programs run on, and how many of them at once."""
+    """The kind of device that programs run on, how many of them at once, and how many cores of the
+    host they may keep busy."""
 
     platform: str = "cpu"
     threads: int = 1
+    cores: int = 1
+
+    @property
+    def per_program(self) -> int:
+        """Cores for each of the programs that run at once."""
+        return max(self.cores // self.threads, 1)
 
 
 _SERIAL = Runtime()
@@ -116,8 +123,8 @@ def choose(device: str, n_jobs: int | None, worth_a_gpu: bool) -> Runtime:
     if device != "auto" and not has(device):
         raise InputError(_no_such(device))
     if device == "gpu" or (device == "auto" and has("gpu") and (worth_a_gpu or not has("cpu"))):
-        return Runtime("gpu")
-    return Runtime("cpu", n_threads(n_jobs))
+        return Runtime("gpu", cores=n_threads(n_jobs))
+    return Runtime("cpu", n_threads(n_jobs), n_threads(n_jobs))
 
 
 def _no_such(device: str) -> Message:

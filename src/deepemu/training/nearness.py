@@ -33,5 +33,5 @@ def with_near_rows(network: Network, params: LayerParams, latents: Latents, data
     program = compiled(inputs_in_lengthscales, ("network",), brief=True)
     points, used = np.asarray(program(network, params, latents, data.x)), np.asarray(data.used) > 0
     solver = network.solver
-    groups = grouped(points, used, solver.n_near, solver.n_group, current().threads)
+    groups = grouped(points, used, solver.n_near, solver.n_group, current().cores)
     return replace(data, groups=groups)
