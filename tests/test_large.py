@@ -1,6 +1,7 @@
 """Emulators of many runs: near rows, anchors and guided moves through the public estimators."""
 
 import dataclasses
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -8,9 +9,14 @@ from builders import curve
 from poisson_model import Poisson
 
 from deepemu import DGP, GP, Emulator, load, save
+from deepemu.core.distributions import Gaussian
 from deepemu.core.nodes.solvers import SOLVERS
 from deepemu.core.nodes.vecchia import Vecchia
+from deepemu.data.neighbours import Tree
+from deepemu.ensembles import prediction, search
 from deepemu.errors import InputError
+from deepemu.posterior import posterior as posteriors
+from deepemu.runtime.devices import Machine
 from deepemu.training.structures import N_ANCHORS
 
 FEW = {"n_chains": 4, "n_iter": 4, "n_imputations": 2, "solver": "vecchia"}
@@ -50,6 +56,54 @@ def test_predicts(emulator):
     draws = emulator.sample_y(at[:5], n_samples=400)
     assert np.all(np.abs(draws.mean(axis=1) - mean[:5]) < 5 * std[:5] / 20 + 0.01)
     np.testing.assert_allclose(draws.std(axis=1), std[:5], rtol=0.35)
+
+
+@EMULATORS
+def test_trees_are_grown_once(emulator, monkeypatch):
+    """One for each chain, whatever the number of pieces, threads and calls."""
+    grown, posterior = [], emulator.posterior_.on(Machine(n_jobs=2))
+    monkeypatch.setattr(search, "Tree", lambda *given: grown.append(given) or Tree(*given))
+    monkeypatch.setattr(prediction, "CPU_BLOCKS_NEAR", (1, 8))
+    at = runs(40, seed=1)[0]
+    cut = [posterior.moments(at), posterior.moments(at[::-1])]
+    assert len(grown) == sum(weight > 0 for weight in emulator.weights_)
+    monkeypatch.undo()
+    for found, expected in zip(
+        (cut[0].mean, cut[1].std[::-1, 0]),
+        (emulator.posterior_.moments(at).mean, emulator.predict(at, return_std=True)[1]),
+        strict=True,
+    ):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_memory_holds_the_components_of_a_slab(deep, monkeypatch):
+    """Rows add what the results take, and nothing else."""
+
+    def standard(chains, x):
+        shapes = [(chain.n_members, len(x), 1) for chain in chains]
+        return [Gaussian(np.zeros(shape), np.ones(shape)) for shape in shapes]
+
+    def peak(function, n):
+        x = np.full((n, 2), 0.5)
+        tracemalloc.start()
+        try:
+            function(x)
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    monkeypatch.setattr(prediction, "predict_chains", standard)
+    monkeypatch.setattr(posteriors, "ROWS_AT_ONCE", 1024)
+    posterior, few, many = deep.posterior_, 4096, 65536
+    quantiles = lambda x: posterior.quantiles(x, [0.1, 0.5, 0.9])  # noqa: E731
+    density = lambda x: posterior.log_density(x, np.zeros(len(x)))  # noqa: E731
+    for function, columns in (
+        (posterior.moments, 2), (posterior.bands, 4), (quantiles, 3), (density, 1 + 1),
+    ):  # fmt: skip
+        function(np.full((few, 2), 0.5))
+        per_row = (peak(function, many) - peak(function, few)) / (many - few)
+        # A copy of the two inputs would be more, and so would any component.
+        assert 8 * columns * 0.9 < per_row < 8 * (columns + 1)
 
 
 @EMULATORS

@@ -70,5 +70,6 @@ def test_rows_near_points():
     found = Tree(points, used).nearest(at, 8)
     apart = np.where(used, ((at[:, None] - points[None]) ** 2).sum(axis=2), np.inf)
     np.testing.assert_array_equal(found, np.argsort(apart, axis=1)[:, :8])
+    np.testing.assert_array_equal(Tree(points, used).nearest(at, 8, threads=2), found)
     few = Tree(points, np.arange(60) < 5).nearest(at, 8)
     assert np.all(few[:, 5:] == -1) and np.all(np.sort(few[:, :5]) == np.arange(5))

@@ -159,6 +159,14 @@ def test_unknown_devices_are_named(device):
         GP(device=device).fit([[0.0], [1.0]], [0.0, 1.0])
 
 
+def test_the_host_helps_a_gpu_with_all_its_cores(monkeypatch):
+    """Programs on a GPU run one by one; on a CPU each has a core."""
+    monkeypatch.setattr(devices, "has", lambda platform: True)
+    on_gpu, on_cpu = (devices.choose(device, 3, False) for device in ("gpu", "cpu"))
+    assert (on_gpu.threads, on_gpu.cores, on_gpu.per_program) == (1, 3, 3)
+    assert (on_cpu.threads, on_cpu.cores, on_cpu.per_program) == (3, 3, 1)
+
+
 @pytest.mark.skipif(devices.has("gpu"), reason="there is a GPU")
 def test_a_gpu_that_is_not_there():
     with pytest.raises(InputError, match="JAX sees no GPU here; .* use device='cpu'"):
