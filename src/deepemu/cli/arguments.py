@@ -51,6 +51,7 @@ examples:
   deepemu predict pump.deepemu new.csv --level 0.5         to the terminal, with 50 % intervals
 
 The columns y_mean, y_std, y_lower and y_upper are added for an output y; all others are kept.
+A table may be larger than memory: it is read and written in parts.
 """,
     "validate": """\
 examples:

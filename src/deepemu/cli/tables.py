@@ -26,6 +26,8 @@ TABS = (".tsv", ".tab")
 LONGEST_LIST = 8
 # Rows of a part, and cells where columns are many.
 ROWS_OF_PART, CELLS_OF_PART = 2**14, 2**20
+# Of a column of a Parquet file, whose row groups may be as large as the file.
+BYTES_AT_ONCE = 2**20
 Columns = Mapping[str, Sequence[Any]]
 
 
@@ -254,7 +256,7 @@ def _parquet_parts(path: Path, file: IO[bytes]) -> Iterator[Table]:
     _, parquet = arrow()
     first = 1
     with _parquet_in_one_sentence(path):
-        source = parquet.ParquetFile(file, pre_buffer=False)
+        source = parquet.ParquetFile(file, buffer_size=BYTES_AT_ONCE, pre_buffer=False)
     # The index that pandas stores only counts rows; it is not a column of the runs.
     stored = source.schema_arrow.names
     _require_names(path, stored)
@@ -269,7 +271,7 @@ def _record_batches(path: Path, source: Any, size: int) -> Iterator[Any]:
     """Arrow tables of so many rows."""
     pa, _ = arrow()
     with _parquet_in_one_sentence(path):
-        for batch in source.iter_batches(batch_size=size):
+        for batch in source.iter_batches(size, use_threads=False):
             yield pa.Table.from_batches([batch])
 
 
