@@ -259,11 +259,22 @@ def test_the_line_ends_when_training_breaks_off(capsys, monkeypatch):
     assert capsys.readouterr().err.endswith("\n")
 
 
-def test_no_time_is_promised_before_there_is_something_to_tell_it_from(monkeypatch):
+@pytest.mark.parametrize(
+    ("before", "first", "second"),
+    [
+        (0, "2% done, 30 s", "31% done, 31 s, 69 s left"),
+        (50, "52% done, 30 s", "81% done, 31 s, 19 s left"),
+    ],
+)
+def test_no_time_is_promised_before_there_is_something_to_tell_it_from(
+    monkeypatch, before, first, second
+):
+    """Steps that an earlier process made tell nothing."""
     clock = iter([100.0, 130.0, 131.0])
     monkeypatch.setattr("deepemu.runtime.progress.time.monotonic", lambda: next(clock))
     progress = Progress("training", 100, False)
+    progress.resume(before)
     progress.advance(2)
-    assert progress.plain_line() == "training: 2% done, 30 s"
+    assert progress.plain_line() == f"training: {first}"
     progress.advance(29)
-    assert progress.plain_line() == "training: 31% done, 31 s, 69 s left"
+    assert progress.plain_line() == f"training: {second}"

@@ -217,6 +217,38 @@ def test_training_ends_at_the_first_check_that_finds_it_settled():
     assert blocks.n_done == ends[0] < 200
 
 
+@pytest.mark.parametrize(("seed", "stops_early"), [(3, True), (3, False)])
+def test_blocks_go_on_from_their_state(seed, stops_early):
+    """At any place, with blocks of the same lengths and to the same end."""
+    found = []
+    for go_on in (lambda blocks: blocks, lambda blocks: resumed(blocks, stops_early)):
+        whole, blocks, lengths = paths(8, 200, seed=seed), Blocks(200, stops_early, True), []
+        while n_next := blocks.n_next:
+            lengths.append((n_next, blocks.searches))
+            piece = slice(blocks.n_done, blocks.n_done + n_next)
+            blocks.add(jax.tree.map(lambda path: path[:, piece], whole), 0.01)  # noqa: B023
+            blocks = go_on(blocks)
+        np.testing.assert_array_equal(
+            blocks.trace.log_density, whole.log_density[:, : blocks.n_done]
+        )
+        found.append(lengths)
+    assert found[0] == found[1] and (sum(n for n, _ in found[0]) < 200) == stops_early
+
+
+def resumed(blocks, stops_early):
+    again = Blocks(200, stops_early, True)
+    again.resume(blocks.state)
+    return again
+
+
+def test_blocks_that_the_time_has_ended_do_not_go_on():
+    blocks, again = Blocks(50, False), Blocks(50, False)
+    blocks.add(paths(2, 1), 0.01)
+    blocks.end()
+    again.resume(blocks.state)
+    assert again.n_next == 0 and again.n_done == 1
+
+
 def head(trace, n):
     return jax.tree.map(lambda path: path[:, :n], trace)
 

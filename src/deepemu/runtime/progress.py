@@ -18,7 +18,7 @@ class Progress:
 
     def __init__(self, label: str, total: int, shown: bool) -> None:
         self._label, self._total, self._shown = label, total, shown
-        self._done = 0
+        self._done = self._done_before = 0
         self._on_terminal = shown and sys.stderr.isatty()
         self._began = self._last_line = time.monotonic()
 
@@ -29,6 +29,11 @@ class Progress:
         elif self._shown and time.monotonic() - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = time.monotonic()
             self._write(self.plain_line() + "\n")
+
+    def resume(self, amount: int) -> None:
+        """Count steps that an earlier process made: they tell nothing of the time left."""
+        self._done += amount
+        self._done_before += amount
 
     def reach(self, done: int, total: int) -> None:
         """Continue at ``done`` of a new total."""
@@ -55,9 +60,11 @@ class Progress:
 
     def _times(self) -> str:
         """Time spent and left; the latter once enough is done to tell."""
-        spent, share = self._spent(), self._share()
-        left = f", {spent / share - spent:.0f} s left" if share >= SHARE_THAT_TELLS else ""
-        return f"{spent:.0f} s{left}"
+        spent, done = self._spent(), self._done - self._done_before
+        if done < SHARE_THAT_TELLS * max(self._total - self._done_before, 1):
+            return f"{spent:.0f} s"
+        left = spent * max(self._total - self._done, 0) / done
+        return f"{spent:.0f} s, {left:.0f} s left"
 
     def _write(self, text: str) -> None:
         sys.stderr.write(text)

@@ -127,13 +127,13 @@ class Blocks:
         self._n_iter, self._stops_early, self._finds_rows = n_iter, stops_early, finds_rows
         self._traces: list[sem.Trace] = []
         self._length = 1
-        self._settled = False
+        self._has_ended = False
         self.n_done = 0
 
     @property
     def n_next(self) -> int:
         """Iterations of the next block; zero at the end of training."""
-        if self._settled:
+        if self._has_ended:
             return 0
         until_check = CHECK_EVERY - self.n_done % CHECK_EVERY
         until_search = 2 ** self.n_done.bit_length() - self.n_done if self._finds_rows else np.inf
@@ -155,7 +155,21 @@ class Blocks:
         wanted = n_iterations * BLOCK_SECONDS / max(seconds, 1e-6)
         self._length = int(np.clip(wanted, 1, 2 * self._length))
         if self._stops_early and self.n_done % CHECK_EVERY == 0:
-            self._settled = has_settled(self.trace)
+            self._has_ended = has_settled(self.trace)
+
+    def end(self) -> None:
+        """No more blocks: the time is over."""
+        self._has_ended = True
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What `resume` needs, after one block or more."""
+        return {"trace": self.trace, "length": self._length, "has_ended": not self.n_next}
+
+    def resume(self, state: dict[str, Any]) -> None:
+        """Go on from the state of other blocks of the same settings."""
+        self._traces, self._length = [state["trace"]], state["length"]
+        self._has_ended, self.n_done = state["has_ended"], state["trace"].log_density.shape[1]
 
 
 def has_settled(trace: sem.Trace) -> bool:

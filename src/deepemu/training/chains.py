@@ -1,8 +1,9 @@
 """Training of a network by several chains, with and without held-out sites."""
 
+import functools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -20,6 +21,7 @@ from deepemu.runtime.progress import Progress
 from deepemu.training import folds, growth, imputations
 from deepemu.training.blocks import Blocks, train_block
 from deepemu.training.folds import HeldOut
+from deepemu.training.keeper import NOTHING_KEPT, Keeper
 from deepemu.training.nearness import with_near
 from deepemu.training.plan import Plan
 
@@ -60,7 +62,13 @@ class Run:
     n_warm_up: int
     progress: Progress
     interrupt: Interrupt
+    keeper: Keeper
     began: float
+
+    @property
+    def keeper_of_next(self) -> Keeper:
+        """Keeps the stage that begins now, unless a Ctrl-C cuts it short."""
+        return NOTHING_KEPT if self.interrupt.requested else self.keeper
 
     def is_over(self, share: float) -> bool:
         """Whether this share of the plan's seconds is spent."""
@@ -82,6 +90,7 @@ def train(
     sites: SiteData,
     show_progress: bool,
     sweeps_before: int,
+    keeper: Keeper,
 ) -> Trained:
     """SEM for all chains, block by block; then imputations with the averaged parameters.
 
@@ -96,20 +105,19 @@ def train(
         deferred_interrupt() as interrupt,
         Progress(structure.label, n_steps * len(chains), show_progress) as progress,
     ):
-        run = Run(seed, network, plan, n_warm_up, progress, interrupt, time.monotonic())
+        run = Run(seed, network, plan, n_warm_up, progress, interrupt, keeper, time.monotonic())
         stage = _with_folds if plan.n_folds else _all_at_once
         chains, trace, n_together, held_out = stage(run, chains, sites)
-        interrupted = interrupt.requested
-        n_done = trace.log_density.shape[1]
+        interrupted, n_done = interrupt.requested, trace.log_density.shape[1]
         if interrupted:
             imputations.warn_interrupted(f"{n_done} of {plan.n_iter} iterations")
-            interrupt.requested = False
+            interrupt.requested, keeper = False, NOTHING_KEPT
         progress.skip((plan.n_iter - n_done) * len(chains))
         data = [pack(sites)] * len(chains)
-        keys = lambda index: padding.keys(len(data), seed, padding.KEEP_STREAM, index)  # noqa: E731
         kept, chains = imputations.keep(
-            keys, network, plan, plan.kept, chains, data, progress.advance, interrupt
-        )
+            functools.partial(padding.keys, len(chains), seed, padding.KEEP_STREAM), network, plan,
+            plan.kept, chains, data, progress.advance, interrupt, keeper, "kept",
+        )  # fmt: skip
         imputed = assembly.imputed_of(network, data[0], kept, plan.m_step.shares_parameters)
         ends = [trees.to_numpy(chain) for chain in chains]
         interrupted = interrupted or interrupt.requested
@@ -131,7 +139,8 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: SiteData) -> Stage:
     n_first = max(plan.n_iter - n_last, 1)
     chains, apart = _trained_apart(run, n_first, chains, data, mask)
     chains = _averaged(run, chains, apart, plan.burn_in)
-    chains, held_out = folds.hold_out(run.seed, run.network, plan, chains, sites, mask)
+    keeper = run.keeper_of_next
+    chains, held_out = folds.hold_out(run.seed, run.network, plan, chains, sites, mask, keeper)
     if not plan.is_guided:  # anchors determine the latents of all rows
         chains = growth.fill_in(run.network, chains, data, sites.x, mask)
     all_sites = [pack(sites)] * len(chains)
@@ -193,6 +202,8 @@ def _iterate(
     share: float,
 ) -> list[sem.Chain]:
     """Block after block, until they end, until a Ctrl-C, or until a share of the time is spent."""
+    stage, keeper = f"iterations {stream}", run.keeper_of_next
+    chains, data = _as_found(run, stage, blocks, chains, data)
     keys = padding.keys(len(chains), run.seed, *stream)
     stops = lambda: run.interrupt.requested or run.is_over(share)  # noqa: E731
     while blocks.n_next and not (blocks.n_done and stops()):
@@ -204,7 +215,31 @@ def _iterate(
             run.progress.advance,
         )  # fmt: skip
         blocks.add(trace, time.monotonic() - began)
+        if keeper.is_due:
+            keeper.keep(stage, _state(chains, data, blocks))
+    if blocks.n_done:
+        if not run.interrupt.requested:
+            blocks.end()
+        keeper.keep(stage, _state(chains, data, blocks))
     return chains
+
+
+def _state(chains: list[sem.Chain], data: list[Data], blocks: Blocks) -> dict[str, Any]:
+    """The groups of near rows are those of an earlier iteration, and cannot be found again."""
+    return {"chains": chains, "groups": [each.groups for each in data], **blocks.state}
+
+
+def _as_found(
+    run: Run, stage: str, blocks: Blocks, chains: list[sem.Chain], data: list[Data]
+) -> tuple[list[sem.Chain], list[Data]]:
+    """Chains and data after the blocks of an earlier process, if it has kept some."""
+    state = run.keeper.found(stage)
+    if state is None:
+        return chains, data
+    blocks.resume(state)
+    run.progress.resume(blocks.n_done * len(chains))
+    grouped = zip(data, state["groups"], strict=True)
+    return state["chains"], [replace(of_chain, groups=groups) for of_chain, groups in grouped]
 
 
 def average(path: np.ndarray) -> np.ndarray:

@@ -23,6 +23,7 @@ from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.runtime import padding, trees
 from deepemu.runtime.interrupt import Interrupt
 from deepemu.training import imputations
+from deepemu.training.keeper import Keeper
 from deepemu.training.plan import Plan
 
 # The chains are at their last state of training, but with averaged parameters.
@@ -88,6 +89,7 @@ def hold_out(
     chains: list[sem.Chain],
     sites: SiteData,
     mask: np.ndarray,
+    keeper: Keeper,
 ) -> tuple[list[sem.Chain], HeldOut]:
     """Each chain's predictions of its held-out sites, given by a mask (chains, sites).
 
@@ -101,7 +103,7 @@ def hold_out(
     }
     kept, chains = imputations.keep(
         functools.partial(_keys, seed, folds), network, plan, _sweeps_of(plan), chains,
-        [data[k] for k in range(n_chains)], lambda _: None, Interrupt(),
+        [data[k] for k in range(n_chains)], lambda _: None, Interrupt(), keeper, "held out",
     )  # fmt: skip
     for held_out, members in folds:
         of_fold, shares = trees.row(kept, np.array(members)), plan.m_step.shares_parameters

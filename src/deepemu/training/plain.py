@@ -22,6 +22,7 @@ from deepemu.runtime.trees import to_numpy
 from deepemu.training import folds
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut, gathered
+from deepemu.training.keeper import Keeper
 from deepemu.training.nearness import with_near_rows
 from deepemu.training.plan import nodes_of_device
 
@@ -37,17 +38,23 @@ NOTHING_IMPUTED = impute.Imputation((), (), np.int32(0), np.int32(0))  # type: i
 
 
 def train_plain(
-    structure: Any, start: LayerParams, sites: SiteData, seed: int, n_folds: int
+    structure: Any,
+    start: LayerParams,
+    sites: SiteData,
+    seed: int,
+    n_folds: int,
+    keeper: Keeper,
 ) -> Trained:
     """A plain Gaussian process, as one chain with one network and no imputed layer."""
     network, starts, data = structure.network, _gp_starts(start, seed), pack(sites)
-    fitted, values = fit_plain(network, starts, data, seed)
+    fit = functools.partial(fit_plain, network, starts, data, seed)
+    fitted, values = keeper.once("all rows", fit)
     add_axes = lambda each: np.asarray(each)[None, None]  # noqa: E731
     trace = jax.tree.map(add_axes, sem.Trace((fitted,), np.sum(np.asarray(values))))
     assembly.require_finite(trace.log_density)
     chains = [to_numpy(sem.Chain((fitted,), NOTHING_IMPUTED))]
     refit = functools.partial(_refitted, network, starts, fitted, seed)
-    held_out = _predict_folds(network, sites, refit, seed, n_folds) if n_folds else None
+    held_out = _predict_folds(network, sites, refit, seed, n_folds, keeper) if n_folds else None
     imputed = assembly.as_they_are(network, data, chains)
     return Trained(structure, imputed, chains, trace, 1, held_out)
 
@@ -119,18 +126,20 @@ def _predict_folds(
     refit: Callable[[Data], LayerParams],
     seed: int,
     n_folds: int,
+    keeper: Keeper,
 ) -> HeldOut:
     """Held-out predictions of each fold by the process fitted without it, with the same program."""
     n_folds = min(n_folds, sites.n_sites)
     mask = folds.held_out_sites(seed, sites.n_sites, n_folds, n_folds)
 
-    def without(rows: np.ndarray) -> Gaussian:
-        data = pack_without(sites, rows)
-        chain = sem.Chain((refit(data),), NOTHING_IMPUTED)
-        imputed = assembly.as_they_are(network, data, [chain])
-        return chain_latents(chains_of(imputed), sites.x[rows])
+    def without(fold: int) -> Gaussian:
+        data = pack_without(sites, mask[fold])
+        params = keeper.once(f"without fold {fold}", functools.partial(refit, data))
+        imputed = assembly.as_they_are(network, data, [sem.Chain((params,), NOTHING_IMPUTED)])
+        return chain_latents(chains_of(imputed), sites.x[mask[fold]])
 
-    return folds.one_chain(in_order(functools.partial(without, rows) for rows in mask), mask)
+    tasks = [functools.partial(without, fold) for fold in range(n_folds)]
+    return folds.one_chain(in_order(tasks), mask)
 
 
 def _gp_starts(params: LayerParams, seed: int) -> LayerParams:

@@ -25,6 +25,7 @@ from deepemu.observations.model import Observation
 from deepemu.training import growth
 from deepemu.training.chains import Trained, train
 from deepemu.training.folds import HeldOut, with_new_sites
+from deepemu.training.keeper import NOTHING_KEPT, Keeper
 from deepemu.training.layers import (
     AUTO,
     ESTIMATE,
@@ -69,17 +70,19 @@ class PlainGP(_Structure):
 
     n_folds: int
 
-    def train(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
-        """From scratch."""
+    def train(
+        self, seed: int, sites: SiteData, show_progress: bool, keeper: Keeper = NOTHING_KEPT
+    ) -> Trained:
+        """From scratch, or from what the keeper holds."""
         (start,) = self.start
-        return train_plain(self, start, sites, seed, self.n_folds)
+        return train_plain(self, start, sites, seed, self.n_folds, keeper)
 
     def resume(
         self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool
     ) -> Trained:
         """Resume from the parameters for the first ``n_old`` sites."""
         (start,) = before.chains[0].params
-        trained = train_plain(self, start, sites, seed, n_folds=0)
+        trained = train_plain(self, start, sites, seed, 0, NOTHING_KEPT)
         return dataclasses.replace(trained, held_out=_with_new_sites(before, sites, n_old))
 
 
@@ -89,22 +92,26 @@ class DeepGP(_Structure):
 
     plan: Plan
 
-    def train(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
-        """From scratch."""
+    def train(
+        self, seed: int, sites: SiteData, show_progress: bool, keeper: Keeper = NOTHING_KEPT
+    ) -> Trained:
+        """From scratch, or from what the keeper holds."""
         if self.plan.is_guided:
-            return self._train_guided(seed, sites, show_progress)
+            return self._train_guided(seed, sites, show_progress, keeper)
         latents = starting_latents(self.network, self.observation, sites)
         chains = start_chains(self.plan, self.start, latents)
         return train(
-            seed, self, self.plan, chains, sites, show_progress, SWEEPS_BEFORE_FIRST_M_STEP
+            seed, self, self.plan, chains, sites, show_progress, SWEEPS_BEFORE_FIRST_M_STEP, keeper
         )
 
-    def _train_guided(self, seed: int, sites: SiteData, show_progress: bool) -> Trained:
+    def _train_guided(
+        self, seed: int, sites: SiteData, show_progress: bool, keeper: Keeper
+    ) -> Trained:
         anchors = spread_rows(sites.x, min(N_ANCHORS, sites.n_sites))
         sites = dataclasses.replace(sites, anchors=anchors)
         latents = starting_latents(self.network, self.observation, sites)
         chains = start_guided_chains(seed, self.plan, self.start, latents)
-        return train(seed, self, self.plan, chains, sites, show_progress, 0)
+        return train(seed, self, self.plan, chains, sites, show_progress, 0, keeper)
 
     def resume(
         self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool
@@ -119,7 +126,7 @@ class DeepGP(_Structure):
         )  # fmt: skip
         n_iter = max(int(SHARE_OF_UPDATE * self.plan.n_iter), 1)
         plan = dataclasses.replace(self.plan, n_iter=n_iter, n_folds=0)
-        trained = train(seed, self, plan, chains, sites, show_progress, 0)
+        trained = train(seed, self, plan, chains, sites, show_progress, 0, NOTHING_KEPT)
         return dataclasses.replace(trained, held_out=held_out)
 
 
