@@ -18,7 +18,7 @@ from deepemu.core import distributions
 from deepemu.core.inference import impute, m_step, sem, steps
 from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
-from deepemu.core.nodes import anchored, solvers
+from deepemu.core.nodes import anchored, node, solvers
 from deepemu.errors import InputError, Message, Setting
 from deepemu.observations import gaussian
 from deepemu.posterior import summary
@@ -43,6 +43,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("perhaps noise", gaussian.PerhapsNoise, ""),
     ("dense", type(solvers.SOLVERS["dense"]), ""),
     ("vecchia", type(solvers.SOLVERS["vecchia"]), "n_near n_predict n_group"),
+    ("groups", node.Groups, "own near"),
     ("anchored", anchored.Anchored, ""),
     ("network", network.Network, "n_inputs layers observation solver hidden_solver"),
     (

@@ -21,7 +21,7 @@ VERSION = 3
 READERS = {1: state_of_format_1, 2: state_of_format_2, 3: codec.decode}
 KINDS: dict[str, type[BaseEmulator]] = {"GP": GP, "DGP": DGP, "Emulator": Emulator}
 # Settings that describe the machine of a fit, not the emulator.
-OF_THE_MACHINE = ("device", "n_jobs")
+OF_THE_MACHINE = ("device", "n_jobs", "checkpoint")
 
 
 def save(emulator: BaseEmulator, path: PathLike) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from deepemu.data.runs import Columns, Runs, with_units
 from deepemu.data.scaling import InputScale
-from deepemu.data.sites import pack
+from deepemu.data.sites import SiteData, pack
 from deepemu.ensembles.assembly import rebuilt
 from deepemu.posterior.posterior import Posterior
 from deepemu.posterior.stacking import Stacked
@@ -26,7 +26,7 @@ State = dict[str, Any]
 def state_of(posterior: Posterior) -> State:
     return {
         "runs": _state_of_runs(posterior.runs),
-        "structures": [_state_of_structure(each) for each in posterior.structures],
+        "structures": [state_of_trained(each) for each in posterior.structures],
         "weights": posterior.stacked.weights,
         "stretch": posterior.stacked.stretch,
         "held_out": posterior.stacked.held_out,
@@ -48,7 +48,7 @@ def _state_of_runs(runs: Runs) -> State:
     }
 
 
-def _state_of_structure(trained: Trained) -> State:
+def state_of_trained(trained: Trained) -> State:
     structure = trained.structure
     return {
         "label": structure.label,
@@ -85,13 +85,15 @@ def runs_of_state(state: State) -> Runs:
 
 def posterior_of(state: State, runs: Runs) -> Posterior:
     stacked = Stacked(state["weights"], state["stretch"], state["held_out"])
-    structures = tuple(_trained_of(each, runs) for each in state["structures"])
+    structures = tuple(trained_of(each, runs.sites) for each in state["structures"])
     return Posterior(runs, structures, stacked, state["report"])
 
 
-def _trained_of(state: State, runs: Runs) -> Trained:
-    sites = dataclasses.replace(runs.sites, anchors=state.get("anchors"))
-    network, data = state["network"], pack(sites)
+def trained_of(state: State, sites: SiteData) -> Trained:
+    """A trained structure, whose imputed networks are computed again by the programs that made
+    them."""
+    network, anchors = state["network"], state.get("anchors")
+    data = pack(dataclasses.replace(sites, anchors=anchors))
     imputed = rebuilt(network, data, state["params"], state["latents"])
     return Trained(
         structure_of(state), imputed, state["chains"], state["trace"], state["n_together"],
