@@ -127,6 +127,10 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "--time-limit", type=_seconds, metavar="SECONDS",
         help="train as much as fits into this time, for auto (default: no limit)",
     )  # fmt: skip
+    add(
+        "--checkpoint", type=Path, metavar="FILE",
+        help="keep what is trained here: if the fit is killed, the same command goes on from it",
+    )  # fmt: skip
     add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
     add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
     add(

@@ -20,6 +20,7 @@ ARGUMENTS = {
     "n_iter": "--iterations",
     "effort": "--effort",
     "time_limit": "--time-limit",
+    "checkpoint": "--checkpoint",
     "nugget": "--noise",
     "random_state": "--seed",
     "device": "--device",
@@ -41,6 +42,7 @@ def estimator_of(options: argparse.Namespace, verbose: bool) -> BaseEmulator:
         "n_iter": options.iterations,
         "effort": options.effort,
         "time_limit": options.time_limit,
+        "checkpoint": options.checkpoint,
         "nugget": "estimate" if options.noise else None,
     }
     given = {name: value for name, value in asked.items() if value is not None}

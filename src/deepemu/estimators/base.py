@@ -18,6 +18,8 @@ from deepemu.data.scaling import warn_if_constant
 from deepemu.data.sites import require_varied_columns
 from deepemu.errors import InputError, Message, Setting
 from deepemu.estimators.regressor import Regressor, seed_from
+from deepemu.files.atomic import PathLike
+from deepemu.files.checkpoint import opened
 from deepemu.observations.choice import observation_of
 from deepemu.observations.model import Observation
 from deepemu.plots import diagnostics
@@ -28,6 +30,7 @@ from deepemu.posterior.stacking import judged_of, stack
 from deepemu.posterior.summary import Report, report_on
 from deepemu.runtime.devices import Machine
 from deepemu.training.chains import Trained
+from deepemu.training.keeper import NOTHING_KEPT, Keeper
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
 from deepemu.training.structures import Problem, Structure, without_noise, without_twins
 
@@ -53,6 +56,7 @@ class BaseEmulator(Regressor):
     n_jobs: int | None
     observation: Any
     solver: Any
+    checkpoint: PathLike | None
 
     @abstractmethod
     def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
@@ -83,8 +87,22 @@ class BaseEmulator(Regressor):
         structures = self._structures(problem, runs.sites.n_sites)
         warn_if_constant(rows)
         with self._training(runs.sites.n_sites):
-            trained, decisions = self._train(structures, seed_from(self.random_state), runs)
-        return self._store(runs, trained, decisions)
+            seed, keeper = self._seed_and_keeper(runs)
+            trained, decisions = self._train(structures, seed, runs, keeper)
+        self._store(runs, trained, decisions)
+        if not any(each.interrupted for each in trained):
+            keeper.remove()
+        return self
+
+    def _seed_and_keeper(self, runs: Runs) -> tuple[int, Keeper]:
+        """The seed of the fit and where its states go; a fit that goes on has the seed of the first
+        one."""
+        seed = seed_from(self.random_state)
+        if self.checkpoint is None:
+            return seed, NOTHING_KEPT
+        settings, says = self.get_params(deep=False), self._shows_progress()
+        found = opened(self.checkpoint, type(self).__name__, settings, runs, seed, says)
+        return found.seed, found
 
     def _columns(self, y: Any, n_inputs: int, outputs: np.ndarray) -> Columns:
         named = hasattr(self, "feature_names_in_")
@@ -93,14 +111,14 @@ class BaseEmulator(Regressor):
         return Columns(inputs, names_of_outputs(y, n_outputs), named, outputs.ndim == 1)
 
     def _train(
-        self, structures: list[Structure], seed: int, runs: Runs
+        self, structures: list[Structure], seed: int, runs: Runs, keeper: Keeper
     ) -> tuple[list[Trained], tuple[str, ...]]:
         """The trained structures, and the decisions made on the way."""
         shows = self._shows_progress()
 
         def train(some: list[Structure], first: int) -> list[Trained]:
             return [
-                each.train(child_seed(seed, place), runs.sites, shows)
+                keeper.train(each, child_seed(seed, place), runs.sites, shows)
                 for place, each in enumerate(some, first)
             ]
 

@@ -23,6 +23,7 @@ from deepemu.data.checks import (
 )
 from deepemu.errors import ConvergenceWarning, InputError, Message, Setting, warn
 from deepemu.estimators.base import BaseEmulator
+from deepemu.files.atomic import PathLike
 from deepemu.observations.model import Observation
 from deepemu.runtime.progress import wants_progress
 from deepemu.training.layers import (
@@ -136,6 +137,10 @@ class DGP(BaseEmulator):
         32 rows near them, predicts from the 50 nearest rows, and gives hidden nodes values of their
         own at 100 anchors only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian
         processes: from 1500).
+    checkpoint : path or None
+        A file in which a fit keeps what it has done while it trains. If the fit is killed, one with
+        the same data and settings goes on from there, to the same result. The file is deleted when
+        the fit has finished.
     """
 
     def __init__(
@@ -165,6 +170,7 @@ class DGP(BaseEmulator):
         verbose: bool | None = None,
         observation: str | Observation = "gaussian",
         solver: str | Solver = "auto",
+        checkpoint: PathLike | None = None,
     ) -> None:
         self.depth = depth
         self.width = width
@@ -191,6 +197,7 @@ class DGP(BaseEmulator):
         self.verbose = verbose
         self.observation = observation
         self.solver = solver
+        self.checkpoint = checkpoint
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:

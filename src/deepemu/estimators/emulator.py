@@ -19,10 +19,12 @@ from deepemu.data.runs import Runs
 from deepemu.estimators.base import BaseEmulator, solvers_of
 from deepemu.estimators.dgp import DGP
 from deepemu.estimators.race import DEEPEST, EFFORTS, Effort, Race, Rules
+from deepemu.files.atomic import PathLike
 from deepemu.observations.model import Observation
 from deepemu.posterior.stacking import judged_of
 from deepemu.runtime.progress import wants_progress
 from deepemu.training.chains import Trained
+from deepemu.training.keeper import Keeper
 from deepemu.training.plan import N_FOLDS
 from deepemu.training.structures import KERNELS, DeepGP, Problem, Structure, plain_gps
 
@@ -70,7 +72,7 @@ class Emulator(BaseEmulator):
         "thorough".
     n_iter : int or None
         Iterations of each chain.
-    random_state, device, n_jobs, verbose, observation, solver
+    random_state, device, n_jobs, verbose, observation, solver, checkpoint
         As for `DGP`.
 
     Examples
@@ -99,6 +101,7 @@ class Emulator(BaseEmulator):
         solver: str | Solver = "auto",
         effort: str = "default",
         time_limit: float | None = None,
+        checkpoint: PathLike | None = None,
     ) -> None:
         self.max_depth = max_depth
         self.width = width
@@ -113,6 +116,7 @@ class Emulator(BaseEmulator):
         self.solver = solver
         self.effort = effort
         self.time_limit = time_limit
+        self.checkpoint = checkpoint
 
     def _last_nugget(self) -> object:
         return self.nugget
@@ -153,7 +157,7 @@ class Emulator(BaseEmulator):
         return settings.set_params(**own).structure(problem, N_FOLDS)
 
     def _train(
-        self, structures: list[Structure], seed: int, runs: Runs
+        self, structures: list[Structure], seed: int, runs: Runs, keeper: Keeper
     ) -> tuple[list[Trained], tuple[str, ...]]:
         """Train structures in stages; the decisions are kept for `summary`."""
         observation = structures[0].observation
@@ -162,7 +166,7 @@ class Emulator(BaseEmulator):
         deep = functools.partial(self._deep, problem)
         seconds = math.inf if self.time_limit is None else float(self.time_limit)
         rules = Rules(self._effort(solver), seconds, self._shows_progress(), deep)
-        race = Race(rules, seed, runs.sites, judged_of(runs, observation))
+        race = Race(rules, seed, runs.sites, judged_of(runs, observation), keeper)
         race.run(structures)
         return race.trained, tuple(race.decisions)
 

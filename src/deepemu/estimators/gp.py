@@ -7,6 +7,7 @@ import numpy as np
 from deepemu.core.model.priors import Prior
 from deepemu.core.nodes.solver import Solver
 from deepemu.estimators.base import BaseEmulator
+from deepemu.files.atomic import PathLike
 from deepemu.observations.model import Observation
 from deepemu.posterior.comparison import Comparison
 from deepemu.training.layers import Layer
@@ -37,6 +38,10 @@ class GP(BaseEmulator):
         How the process is computed. "dense" is exact. "vecchia" conditions groups of 16 rows on 32
         rows near them, and predicts from the 50 nearest. "auto": "vecchia" from 1500 distinct
         rows on.
+    checkpoint : path or None
+        A file in which a fit keeps what it has done while it trains. If the fit is killed, one with
+        the same data and settings goes on from there, to the same result. The file is deleted when
+        the fit has finished.
 
     Examples
     --------
@@ -60,6 +65,7 @@ class GP(BaseEmulator):
         n_jobs: int | None = -1,
         observation: str | Observation = "gaussian",
         solver: str | Solver = "auto",
+        checkpoint: PathLike | None = None,
     ) -> None:
         self.kernel = kernel
         self.lengthscale = lengthscale
@@ -70,6 +76,7 @@ class GP(BaseEmulator):
         self.n_jobs = n_jobs
         self.observation = observation
         self.solver = solver
+        self.checkpoint = checkpoint
 
     def _last_nugget(self) -> object:
         return self.nugget

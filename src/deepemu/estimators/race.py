@@ -17,6 +17,7 @@ from deepemu.posterior.comparison import scores_of
 from deepemu.posterior.stacking import Gain, Judged
 from deepemu.runtime.progress import say
 from deepemu.training.chains import Trained
+from deepemu.training.keeper import NOTHING_KEPT, Keeper
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
 from deepemu.training.structures import (
     KERNELS,
@@ -96,9 +97,16 @@ class Rules:
 class Race:
     """Structures trained one after the other, as long as held-out predictions improve."""
 
-    def __init__(self, rules: Rules, seed: int, sites: SiteData, judged: Judged) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        seed: int,
+        sites: SiteData,
+        judged: Judged,
+        keeper: Keeper = NOTHING_KEPT,
+    ) -> None:
         self._rules, self._seed, self._sites, self._judged = rules, seed, sites, judged
-        self._began = time.monotonic()
+        self._keeper, self._began = keeper, time.monotonic() - keeper.seconds_before
         self.trained: list[Trained] = []
         self.decisions: list[str] = []
         self._noise: dict[families.Kernel, np.ndarray] = {}
@@ -152,7 +160,7 @@ class Race:
                 seed = child_seed(self._seed, len(self.trained))
                 shows = self._rules.shows_progress
                 limited = self._limited(structure)
-                self.trained.append(limited.train(seed, self._sites, shows))
+                self.trained.append(self._keeper.train(limited, seed, self._sites, shows))
                 if shows:
                     say(f"held-out CRPS {self._held_out_crps():.4g} sd of the output")
 
@@ -182,7 +190,9 @@ class Race:
 
     @property
     def _has_ended(self) -> bool:
-        return self._seconds_left <= 0.0 or any(each.interrupted for each in self.trained)
+        """By a Ctrl-C, or by the time limit once all that was begun before is trained."""
+        is_late = self._seconds_left <= 0.0 and not self._keeper.holds_more
+        return is_late or any(each.interrupted for each in self.trained)
 
     def _noise_beyond_doubt(self) -> dict[families.Kernel, np.ndarray]:
         """The noise variance (P,) that plain processes of each kernel have found, if it is small
