@@ -60,6 +60,7 @@ ORDER = (
     "core.ensemble",
     "core.predict",
     "core.moments",
+    "core.joint",
     "core.extend",
     "runtime.cache",
     "runtime.interrupt",

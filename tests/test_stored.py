@@ -13,7 +13,7 @@ import jax
 import numpy as np
 import pytest
 
-from deepemu.core import predict
+from deepemu.core import joint, predict
 from deepemu.core.model.priors import Gamma
 from deepemu.runtime import stored
 
@@ -133,7 +133,7 @@ def test_the_key_tells_apart_whatever_changes_a_program():
             key(x, options={"xla_cpu_multi_thread_eigen": False}),
             key(x, prior=Gamma(2.5, 1.0)),
             key(x, level=1),
-            stored._key(predict.draw, None, {"prior": Gamma(2.0, 1.0), "level": 0}, (x, 2.0)),
+            stored._key(joint.draw, None, {"prior": Gamma(2.0, 1.0), "level": 0}, (x, 2.0)),
         ]
         with jax.default_matmul_precision("float32"):
             keys.append(key(x))

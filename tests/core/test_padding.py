@@ -15,7 +15,7 @@ from core import builders
 from core.builders import data_of
 from programs import quick_jit as jit
 
-from deepemu.core import ensemble, predict
+from deepemu.core import ensemble, joint, predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute, sem
 from deepemu.core.kernels import families
@@ -242,6 +242,6 @@ def predicted(chain, data, at):
             predict.propagate(NETWORK, method, params, member, one, data, predict.Points(at), first)
             for method, one in zip(LEVELS, prepared, strict=True)
         ],
-        predict.draw(jnp.array([0, 5], jnp.uint32), NETWORK, params, conditioned, member, data, at),
+        joint.draw(jnp.array([0, 5], jnp.uint32), NETWORK, params, conditioned, member, data, at),
         ensemble.conditional_mean(NETWORK, params, member, data, at),
     )

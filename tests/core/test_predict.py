@@ -10,7 +10,7 @@ from core.builders import data_of, network_of, params_of
 from oracles import Process
 from programs import quick_jit as jit
 
-from deepemu.core import ensemble, predict
+from deepemu.core import ensemble, joint, predict
 from deepemu.core.distributions import Gaussian, mixture
 from deepemu.core.ensemble import Imputed
 from deepemu.core.nodes.linked import TOLERANCE
@@ -50,7 +50,7 @@ def propagate(net, *fitted_and_at):
 @functools.partial(jit, static_argnums=(1, 6))
 def draws(key, net, params, member, data, x, n_draws):
     conditioned = ensemble.all_conditioned(net, params, member.latents, data)
-    one = lambda k: predict.draw(k, net, params, conditioned, member, data, x)  # noqa: E731
+    one = lambda k: joint.draw(k, net, params, conditioned, member, data, x)  # noqa: E731
     return jax.vmap(one)(jax.random.key_data(jax.random.split(key, n_draws)))
 
 

@@ -10,7 +10,7 @@ from core.builders import data_of, network_of, params_of, steps
 from oracles import Process
 from programs import quick_jit as jit
 
-from deepemu.core import ensemble, predict
+from deepemu.core import ensemble, joint, predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute
 from deepemu.core.model import network
@@ -202,7 +202,7 @@ def test_moments_against_quadrature(rng, case, x, y, latents):
 def draws(words, net, params, latents, data, at):
     member = ensemble.build_member(net, params, latents, data)
     conditioned = ensemble.all_conditioned(net, params, latents, data)
-    one = lambda key: predict.draw(key, net, params, conditioned, member, data, at)  # noqa: E731
+    one = lambda key: joint.draw(key, net, params, conditioned, member, data, at)  # noqa: E731
     return jax.vmap(one)(words)
 
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from deepemu.core import ensemble as networks
-from deepemu.core import predict
+from deepemu.core import joint, predict
 from deepemu.core.distributions import Gaussian
 from deepemu.core.ensemble import Imputed, Member
 from deepemu.core.model.network import Data, Network, Params
@@ -253,7 +253,7 @@ def draw_joint(
     weights = np.concatenate([networks.member_weights(*each) for each in structures])
     picks = np.random.default_rng(seed).choice(len(weights), n_samples, p=weights / weights.sum())
     draw_keys, rows = keys(n_samples, seed, DRAW_STREAM), pad_rows(x, bucket(len(x)))
-    program, draws = compiled(predict.draw, ("network",)), {}
+    program, draws = compiled(joint.draw, ("network",)), {}
     for pick in np.unique(picks):
         given = _ready_for_draws(*places[pick])
         for k in map(int, np.flatnonzero(picks == pick)):
@@ -271,7 +271,7 @@ def draw_covariances(
     """
     n_draws = 1 if imputed.network.depth == 1 else n_draws
     rows, given = pad_rows(x, bucket(len(x))), _ready_for_draws(imputed, chain, member)
-    program = compiled(predict.joint_given_hidden, ("network",))
+    program = compiled(joint.given_hidden, ("network",))
     draw_keys = keys(n_draws, seed, DRAW_STREAM, chain, member)
     found = stack([to_numpy(program(key, *given, rows)) for key in draw_keys])
     means, within = found.mean[..., : len(x)], found.covariance[..., : len(x), : len(x)]
