@@ -6,7 +6,6 @@ import tracemalloc
 import numpy as np
 import pytest
 from builders import curve
-from poisson_model import Poisson
 
 from deepemu import DGP, GP, Emulator, load, save
 from deepemu.core.distributions import Gaussian
@@ -230,13 +229,6 @@ def test_emulator_weighs_deep_and_plain_processes():
     labels = [each.structure.label for each in emulator.posterior_.structures]
     assert sum("DGP" in label for label in labels) >= 1
     assert emulator.posterior_.stacked.held_out is not None
-
-
-@pytest.mark.parametrize("estimator", [GP, lambda **given: DGP(**FEW | given)])
-def test_counts_need_the_exact_solver(estimator):
-    x, y = runs(10)
-    with pytest.raises(InputError, match="solver is 'vecchia'.*normal noise"):
-        estimator(solver="vecchia", observation=Poisson()).fit(x, np.round(np.abs(y)))
 
 
 def test_unknown_solver():

@@ -76,11 +76,16 @@ def deep(counts):
     return DGP(observation=Poisson(), n_iter=15, **SHORT).fit(*counts)
 
 
+@pytest.fixture(scope="module")
+def plain_large(counts):
+    return GP(observation=Poisson(), solver="vecchia").fit(*counts)
+
+
 def rate(x):
     return np.exp(1.5 + 1.7 * np.sin(5 * x[:, 0]))
 
 
-@pytest.mark.parametrize("kind", ["plain", "deep"])
+@pytest.mark.parametrize("kind", ["plain", "deep", "plain_large"])
 def test_another_observation_model_finds_the_rate(kind, request):
     emulator = request.getfixturevalue(kind)
     mean, std = emulator.predict(AT, return_std=True)

@@ -7,6 +7,7 @@ Without batches, programs may run in as many threads as there are cores.
 
 import itertools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -92,6 +93,37 @@ def inverse(lower: Array) -> Array:
     g = solve(b, solve_from_right(a, c))
     corner = -solve_transposed(b, g)
     return jnp.block([[inverse(a) + g.T @ g, corner.T], [corner, inverse(b)]])
+
+
+def conjugate_gradients(
+    product: Callable[[Array], Array], right: Array, tolerance: float, n_most: int
+) -> Array:
+    """A⁻¹B for columns of B (n, k), given products Ax of a positive definite A with all of them.
+
+    Until each residual is ``tolerance`` times its column, or after ``n_most`` products.
+    """
+    squares = lambda x: jnp.sum(x**2, axis=0, keepdims=True)  # noqa: E731
+    wanted = tolerance**2 * squares(right)
+
+    def goes_on(carry: Any) -> Array:
+        _, residual, _, count = carry
+        return jnp.any(squares(residual) > wanted) & (count < n_most)
+
+    def step(carry: Any) -> Any:
+        x, residual, direction, count = carry
+        ahead, before = product(direction), squares(residual)
+        length = _ratio(before, jnp.sum(direction * ahead, axis=0, keepdims=True))
+        left = residual - length * ahead
+        turned = left + _ratio(squares(left), before) * direction
+        return x + length * direction, left, turned, count + 1
+
+    start = jnp.zeros_like(right), right, right, jnp.zeros((), jnp.int32)
+    return lax.while_loop(goes_on, step, start)[0]
+
+
+def _ratio(above: Array, below: Array) -> Array:
+    """Zero where both are: a column that is solved stays as it is."""
+    return jnp.where(below > 0.0, above / jnp.where(below > 0.0, below, 1.0), 0.0)
 
 
 # --- triangular matrices in halves -----------------------------------------------------------

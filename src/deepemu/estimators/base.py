@@ -361,10 +361,12 @@ def solvers_of(choice: object) -> Callable[[int, Observation], tuple[Solver, Sol
 
 
 def _solvers_for(n_sites: int, observation: Observation) -> tuple[Solver, Solver]:
-    """Exact ones where rows are few, and for outputs whose latents are imputed."""
-    few = SOLVERS["dense"]
-    deep, plain = (SOLVERS["vecchia"] if n_sites >= rows else few for rows in ROWS_FOR_VECCHIA)
-    return (few, few) if observation.imputed else (deep, plain)
+    """Exact ones where rows are few; imputed latents of plain processes are many as early as those
+    of deep ones."""
+    few, (rows, rows_of_plain) = SOLVERS["dense"], ROWS_FOR_VECCHIA
+    most = rows, rows if observation.imputed else rows_of_plain
+    deep, plain = (SOLVERS["vecchia"] if n_sites >= each else few for each in most)
+    return deep, plain
 
 
 def child_seed(seed: int, number: int) -> int:

@@ -289,7 +289,7 @@ class DGP(BaseEmulator):
         return int(self.n_iter)
 
     def _plan(self, n_folds: int, network: Network) -> Plan:
-        guided = network.hidden_solver is not None
+        guided = network.is_guided
         n_sweeps = (
             (1 if guided else SWEEPS_PER_ITERATION) if self.n_sweeps is None else self.n_sweeps
         )

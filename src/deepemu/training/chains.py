@@ -141,7 +141,7 @@ def _with_folds(run: Run, chains: list[sem.Chain], sites: SiteData) -> Stage:
     chains = _averaged(run, chains, apart, plan.burn_in)
     keeper = run.keeper_of_next
     chains, held_out = folds.hold_out(run.seed, run.network, plan, chains, sites, mask, keeper)
-    if not plan.is_guided:  # anchors determine the latents of all rows
+    if run.network.observation.imputed or not plan.is_guided:  # anchors determine hidden layers
         chains = growth.fill_in(run.network, chains, data, sites.x, mask)
     all_sites = [pack(sites)] * len(chains)
     chains, together = _trained(run, 1, run.blocks(n_last, False), chains, all_sites)

@@ -118,9 +118,6 @@ def build_network(
         is_hidden = index < len(layers) - 1
         specs.append(replace(spec, shares_kernel=is_hidden and _shares_kernel(layer, index, spec)))
     _require_no_loose_ends(specs)
-    needs_normal = solver.n_near > 0 and observation.imputed
-    message = "solver is 'vecchia', which needs outputs with normal noise; take 'dense'."
-    require(not needs_normal, message)
     hidden_solver = solver.for_hidden() if len(specs) > 1 else None
     return Network(n_inputs, tuple(specs), observation, solver, hidden_solver)
 

@@ -77,10 +77,12 @@ def start_guided_chains(seed: int, plan: Plan, params: Params, latents: Latents)
     """Chains whose hidden layers are mixtures of the inputs, each its own: a Newton step from equal
     starts would take all of them to one place."""
     program, chains = compiled(impute.start_guided), []
+    n_hidden = len(params) - 1
     for number in range(plan.n_chains):
         generator = np.random.default_rng([seed, number])
-        mixed = tuple(_mixed(generator, np.asarray(each)) for each in latents)
-        chains.append(sem.Chain(params, program(mixed, np.float64(plan.bracket))))
+        mixed = (_mixed(generator, np.asarray(each)) for each in latents[:n_hidden])
+        started = program((*mixed, *latents[n_hidden:]), np.float64(plan.bracket))
+        chains.append(sem.Chain(params, started))
     return chains
 
 

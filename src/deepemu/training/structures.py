@@ -10,7 +10,7 @@ import numpy as np
 
 from deepemu.core.inference import sem
 from deepemu.core.inference.m_step import Maximise
-from deepemu.core.inference.steps import NodeWise
+from deepemu.core.inference.steps import Guided, NodeWise
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import is_real
@@ -107,8 +107,9 @@ class DeepGP(_Structure):
     def _train_guided(
         self, seed: int, sites: SiteData, show_progress: bool, keeper: Keeper
     ) -> Trained:
-        anchors = spread_rows(sites.x, min(N_ANCHORS, sites.n_sites))
-        sites = dataclasses.replace(sites, anchors=anchors)
+        if self.network.hidden_solver is not None:
+            anchors = spread_rows(sites.x, min(N_ANCHORS, sites.n_sites))
+            sites = dataclasses.replace(sites, anchors=anchors)
         latents = starting_latents(self.network, self.observation, sites)
         chains = start_guided_chains(seed, self.plan, self.start, latents)
         return train(seed, self, self.plan, chains, sites, show_progress, 0, keeper)
@@ -210,6 +211,8 @@ IMPUTED_PLAIN = Plan(
     n_imputations=5, bracket=16.0, stops_early=True, n_folds=0,
 )  # fmt: skip
 
+GUIDED_PLAIN = dataclasses.replace(IMPUTED_PLAIN, moves=Guided(), n_iter=80, n_sweeps=1)
+
 
 def plain_gp(layer: Layer, problem: Problem, n_folds: int) -> Structure:
     """A plain Gaussian process; trained by chains, if the observation model has latents to
@@ -217,8 +220,8 @@ def plain_gp(layer: Layer, problem: Problem, n_folds: int) -> Structure:
     network = problem.network([layer])
     start, label = starting_params_of(network, [layer]), f"GP, {kernels_in_words([layer])}"
     if network.n_imputed:
-        plan = dataclasses.replace(IMPUTED_PLAIN, n_folds=n_folds)
-        return DeepGP(label, network, start, plan)
+        plan = GUIDED_PLAIN if network.is_guided else IMPUTED_PLAIN
+        return DeepGP(label, network, start, dataclasses.replace(plan, n_folds=n_folds))
     return PlainGP(label, network, start, n_folds)
 
 

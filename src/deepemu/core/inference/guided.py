@@ -5,6 +5,9 @@ the curvature of the log posterior. The first I-steps ascend by Newton steps. La
 Hamiltonian trajectories with the mass A, which go far, and slice steps on ellipses of N(c, A⁻¹),
 which always move. Both leave the posterior of v invariant, whatever A and c are, as long as these
 do not depend on where v is.
+
+Where the last layer is imputed too, it moves before each round (see `last_layer`), and its values
+are the outputs that guide the layers below.
 """
 
 from collections.abc import Callable
@@ -17,7 +20,7 @@ from jax import lax
 
 from deepemu._types import Array
 from deepemu.core import linalg
-from deepemu.core.inference import slice_step
+from deepemu.core.inference import last_layer, slice_step
 from deepemu.core.inference.hidden_posterior import HiddenPosterior, Whites
 from deepemu.core.inference.impute import FULL_CIRCLE, Guide, Imputation, learning_rate, turn
 from deepemu.core.inference.steps import Steps
@@ -53,19 +56,41 @@ def _vector(whites: Whites) -> Vector:
 def sweeps(
     key: Array, network: Network, steps: Steps, params: Params, state: Imputation, data: Data
 ) -> Imputation:
-    """An I-step: a Newton step at first, later ``steps.n_sweeps`` rounds of moves.
+    """An I-step: ``steps.n_sweeps`` rounds of moves of all imputed layers."""
+    if not network.observation.imputed:
+        return _move_hidden(key, network, steps, params, state, data)
+    one_each = replace(steps, n_sweeps=1)
+
+    def one_round(index: Array, state: Imputation) -> Imputation:
+        key_last, key_hidden = jax.random.split(jax.random.fold_in(key, index))
+        state = last_layer.move(key_last, network, steps, params, state, data, _guide(state))
+        if network.depth == 1:
+            return replace(state, sweeps=state.sweeps + 1)
+        return _move_hidden(key_hidden, network, one_each, params, state, data)
+
+    return lax.fori_loop(0, steps.n_sweeps, one_round, state)
+
+
+def _move_hidden(
+    key: Array, network: Network, steps: Steps, params: Params, state: Imputation, data: Data
+) -> Imputation:
+    """A Newton step at first, later ``steps.n_sweeps`` rounds of moves.
 
     While ``steps.adapt`` holds, A and c follow the state, and the length of leaps its acceptance.
     """
-    posterior, guide = HiddenPosterior.of(network, params, data), _guide(state)
-    whites = posterior.whiten(state.latents)
+    guide, n_hidden = _guide(state), network.depth - 1
+    (hidden, last), (then, of_last) = (
+        (each[:n_hidden], each[n_hidden:]) for each in (state.latents, guide.reference)
+    )
+    posterior = HiddenPosterior.of(network, params, data, last)
+    whites = posterior.whiten(hidden)
     now_or_then = lambda now, then: jnp.where(steps.adapt, now, then)  # noqa: E731
-    reference = jax.tree.map(now_or_then, posterior.carry(whites), guide.reference)
-    began = replace(state, guide=replace(guide, reference=reference))
+    reference = jax.tree.map(now_or_then, posterior.carry(whites), then)
+    began = replace(state, guide=replace(guide, reference=(*reference, *of_last)))
     given = key, posterior, steps, whites, _root(posterior, reference), began
     ascends = steps.adapt & (state.sweeps < N_ASCENTS)
     moved, after = lax.cond(ascends, lambda: _ascend(*given), lambda: _explore(*given))
-    return replace(after, latents=posterior.carry(moved), sweeps=state.sweeps + 1)
+    return replace(after, latents=(*posterior.carry(moved), *last), sweeps=state.sweeps + 1)
 
 
 def _guide(state: Imputation) -> Guide:
@@ -138,7 +163,7 @@ def _explore(
 ) -> tuple[Whites, Imputation]:
     """Rounds of a trajectory and slice steps."""
     vector, guide = _vector(whites), _guide(state)
-    centre = vector.flat(posterior.whiten(guide.reference))
+    centre = vector.flat(posterior.whiten(guide.reference[: len(whites)]))
     value = lambda x: posterior.log_posterior(vector.whites(x))  # noqa: E731
     rate = jnp.where(steps.adapt, learning_rate(state.sweeps), 0.0)
 
@@ -157,7 +182,8 @@ def _explore(
     at = vector.flat(whites)
     start = _Walk(at, value(at), guide.step, jnp.mean(state.angles[0]), state.evaluations)
     end = lax.fori_loop(0, steps.n_sweeps, one_round, start)
-    angles = jax.tree.map(lambda each: jnp.full_like(each, end.angle), state.angles)
+    hidden, last = state.angles[: len(whites)], state.angles[len(whites) :]
+    angles = (*[jnp.full_like(each, end.angle) for each in hidden], *last)
     after = replace(
         state, angles=angles, evaluations=end.evaluations, guide=replace(guide, step=end.step)
     )

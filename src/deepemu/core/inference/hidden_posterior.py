@@ -39,17 +39,21 @@ ROWS_OF_INFORMATION = 1024
 class HiddenPosterior:
     """The posterior of v, with parameters, anchors and near rows fixed.
 
-    ``bases`` are those of the first layer, w = B v for each node: (P, n, M).
+    ``bases`` are those of the first layer, w = B v for each node: (P, n, M). ``last`` is the last
+    layer, if it is imputed; it then takes the place of the outputs.
     """
 
     network: Network
     params: Params
     data: Data
     bases: Array
+    last: Latents = ()
 
     @classmethod
-    def of(cls, network: Network, params: Params, data: Data) -> "HiddenPosterior":
-        return cls(network, params, data, _bases(network, params, data))
+    def of(
+        cls, network: Network, params: Params, data: Data, last: Latents = ()
+    ) -> "HiddenPosterior":
+        return cls(network, params, data, _bases(network, params, data), last)
 
     # --- v and the layers -------------------------------------------------------------------------
 
@@ -107,8 +111,8 @@ class HiddenPosterior:
         return value, jax.tree.map(jnp.subtract, of_whites, whites)
 
     def _last(self, latents: Latents) -> tuple[Node, Array, Array, Sites]:
-        last = self.network.depth - 1
-        return layer_parts(self.network, last, self.params, latents, self.data)
+        last, every = self.network.depth - 1, (*latents, *self.last)
+        return layer_parts(self.network, last, self.params, every, self.data)
 
     def _to_layers(self, of_inputs: Array) -> Latents:
         """The columns (n, P) of the last layer's inputs that are outputs of each hidden layer; zero

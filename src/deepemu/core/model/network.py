@@ -75,6 +75,11 @@ class Network:
         """Number of layers whose outputs are imputed: these come first."""
         return self.depth if self.observation.imputed else self.depth - 1
 
+    @property
+    def is_guided(self) -> bool:
+        """Whether layers are imputed that have what guided moves need: anchors, or near rows."""
+        return self.n_imputed > 0 and self.solver.for_hidden() is not None
+
     def solver_of(self, layer: int) -> Solver:
         is_hidden = layer < self.depth - 1
         return self.hidden_solver if is_hidden and self.hidden_solver else self.solver

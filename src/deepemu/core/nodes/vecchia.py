@@ -13,13 +13,11 @@ A prediction is conditioned on the nearest rows of the test point. Groups are gi
 from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
-from jax import lax
 
-from deepemu._types import Array, record
-from deepemu.core import linalg
+from deepemu._types import Array
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels.kernel import Kernel
-from deepemu.core.nodes import dense, linked, near_rows, nearest, terms
+from deepemu.core.nodes import dense, linked, near_rows, nearest, roots, terms
 from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.linked import Link, Scheme
 from deepemu.core.nodes.near_rows import (
@@ -31,20 +29,12 @@ from deepemu.core.nodes.near_rows import (
 )
 from deepemu.core.nodes.nearest import ByNeighbours, Nearby
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
+from deepemu.core.nodes.roots import Whitening
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.terms import Terms
 
 # Rows whose terms make the information: it shapes steps, and is no part of the density.
 ROWS_OF_INFORMATION = 512
-
-
-@record
-class Whitening:
-    """z = aᵀy over the rows of each group (k, m + b, b), and the variances s² (k, b) of the
-    residuals sz, in units of the scale."""
-
-    a: Array
-    variance: Array
 
 
 def factor(node: Node, inputs: Array, sites: Sites) -> Whitening:
@@ -70,20 +60,8 @@ def _log_density(white: Array, variance: Array, node: Node, sites: Sites) -> Arr
 
 
 def draw_prior(found: Whitening, node: Node, sites: Sites, normals: Array) -> Array:
-    """w with z = σε, group after group: its own rows solve A_ownᵀw = σε − A_nearᵀw_near."""
-    groups = groups_of(sites)
-    n_near = groups.near.shape[1]
-
-    def group(k: Array, drawn: Array) -> Array:
-        own, a = jnp.asarray(groups.own)[k], found.a[k]
-        white = jnp.sqrt(node.scale) * at_rows(normals, own)
-        left = white - at_rows(drawn, groups.near[k]) @ a[:n_near]
-        mine = linalg.solve(a[n_near:].T, left[:, None])[:, 0]
-        places = jnp.where(own >= 0, own, len(drawn))
-        return jnp.asarray(drawn).at[places].set(mine, mode="drop")
-
-    drawn = lax.fori_loop(0, len(groups.own), group, jnp.zeros_like(normals))
-    return jnp.where(sites.used, drawn, 0.0)
+    """w = Lε."""
+    return roots.times(roots.root(found, node, sites), normals[:, None])[:, 0]
 
 
 def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
