@@ -5,8 +5,11 @@ import pytest
 from poisson_model import Poisson
 
 from deepemu import DGP, GP, Emulator, load, save
+from deepemu.core.nodes.solvers import SOLVERS
 from deepemu.ensembles.prediction import chain_latents, chains_of
+from deepemu.estimators.base import solvers_of
 from deepemu.files import codec
+from deepemu.observations.gaussian import GaussianNoise
 from deepemu.runtime import devices
 
 LARGE = {"observation": Poisson(), "solver": "vecchia"}
@@ -93,6 +96,15 @@ def test_files_hold_chains_and_new_counts_join_them(deep, tmp_path, monkeypatch)
     trained = again.update(x[N:], y[N:])
     assert np.all(np.asarray(last(trained))[:, : N + 2] != 0.0)
     assert np.all(np.isfinite(trained.predict(x)))
+
+
+def test_plain_processes_of_counts_have_near_rows_early():
+    """As many latents are imputed as in a deep network."""
+    dense, vecchia = SOLVERS["dense"], SOLVERS["vecchia"]
+    of = solvers_of("auto")
+    assert of(399, Poisson()) == (dense, dense)
+    assert of(400, Poisson()) == (vecchia, vecchia)
+    assert of(400, GaussianNoise()) == (vecchia, dense)
 
 
 def test_an_emulator_weighs_counts():

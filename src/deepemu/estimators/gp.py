@@ -37,7 +37,7 @@ class GP(BaseEmulator):
     solver : {"auto", "dense", "vecchia"} or a solver
         How the process is computed. "dense" is exact. "vecchia" conditions groups of 16 rows on 32
         rows near them, and predicts from the 50 nearest. "auto": "vecchia" from 1500 distinct
-        rows on.
+        rows on, or from 400 where an observation model has latents to impute.
     checkpoint : path or None
         A file in which a fit keeps what it has done while it trains. If the fit is killed, one with
         the same data and settings goes on from there, to the same result. The file is deleted when

@@ -37,7 +37,8 @@ class LayerWise:
 
 @dataclass(frozen=True)
 class Guided:
-    """All anchored hidden layers at once, guided by the information of the outputs."""
+    """All anchored hidden layers at once, guided by the information of the outputs; before them the
+    nodes of the last layer, where it is imputed."""
 
     def n_updates(self, widths: Sequence[int]) -> int:
         return 1

@@ -44,7 +44,11 @@ class Likelihood(Protocol):
         raise TypeError("the latents of this observation model are imputed")
 
     def log_density(self, observed: Any, latents: Array, used: Array) -> Array:
-        """log p(outputs | latents (n, P)), where latents are imputed."""
+        """log p(outputs | latents (n, P)), where latents are imputed; rows are independent.
+
+        With a solver of near rows its first two derivatives in the latents shape the moves: it is
+        made of functions that JAX differentiates.
+        """
         raise TypeError("the latents of this observation model are integrated out")
 
     def moments(self, latents: Gaussian, units: Units) -> Gaussian:

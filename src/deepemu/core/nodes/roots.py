@@ -1,7 +1,7 @@
 """A root of Vecchia's covariance, and products with it, group after group.
 
-A product goes through the groups in turn. On a CPU, one with five
-columns takes a tenth of the time of a density.
+A product goes through the groups in turn. On a CPU one with five columns takes a tenth of the time
+of a density.
 """
 
 import jax.numpy as jnp
