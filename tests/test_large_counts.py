@@ -11,6 +11,7 @@ from deepemu.estimators.base import solvers_of
 from deepemu.files import codec
 from deepemu.observations.gaussian import GaussianNoise
 from deepemu.runtime import devices
+from deepemu.training.plan import SCORING_OF_LATENTS
 
 LARGE = {"observation": Poisson(), "solver": "vecchia"}
 FEW = LARGE | {"n_chains": 4, "n_iter": 4}
@@ -54,6 +55,15 @@ def test_recovers_a_rate(plain):
     assert np.mean(np.abs(z) < 1.96) > 0.85
     assert np.sqrt(np.mean(z**2)) < 1.5
     assert np.median(std) < 0.25
+
+
+def test_parameters_leave_their_start(plain, deep):
+    """Several scoring steps: a single one from the first values can fail in all iterations."""
+    for emulator in (plain, deep):
+        structure = emulator.posterior_.structures[0].structure
+        assert structure.plan.is_guided and structure.plan.n_scoring == SCORING_OF_LATENTS
+    path = plain.posterior_.structures[0].trace.params[-1].log_lengthscale
+    assert np.all(np.abs(path[:, 0]) > 0.01)
 
 
 def test_steps_on_ellipses_are_long(plain):

@@ -34,7 +34,7 @@ from deepemu.training.layers import (
     checked_layers,
     prior_by_name,
 )
-from deepemu.training.plan import FEWEST_ROWS, N_FOLDS, Plan
+from deepemu.training.plan import FEWEST_ROWS, N_FOLDS, SCORING_OF_LATENTS, Plan
 from deepemu.training.structures import (
     DeepGP,
     Problem,
@@ -97,7 +97,7 @@ class DGP(BaseEmulator):
         Width of the slice bracket in units of the mean accepted angle; ``inf``: the full circle.
     n_scoring : int
         Scoring steps of each maximisation; with full Bayes, moves of each node's parameters in an
-        iteration.
+        iteration. At least 5 where guided moves impute the last layer, too.
     early_stopping : bool
         Whether to end training before ``n_iter`` iterations once the chains' paths are stationary:
         checked every 20 iterations from the 60th on, with four chains or more (the page on
@@ -290,6 +290,7 @@ class DGP(BaseEmulator):
 
     def _plan(self, n_folds: int, network: Network) -> Plan:
         guided = network.is_guided
+        latents = guided and network.observation.imputed
         n_sweeps = (
             (1 if guided else SWEEPS_PER_ITERATION) if self.n_sweeps is None else self.n_sweeps
         )
@@ -310,7 +311,7 @@ class DGP(BaseEmulator):
             n_iter=self._n_iter(network.solver),
             burn_in=float(self.burn_in),
             n_sweeps=int(n_sweeps),
-            n_scoring=self.n_scoring,
+            n_scoring=max(self.n_scoring, SCORING_OF_LATENTS if latents else 1),
             n_imputations=self.n_imputations,
             bracket=float(self.bracket),
             stops_early=bool(self.early_stopping) and m_step.shares_parameters,

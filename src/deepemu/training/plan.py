@@ -15,6 +15,9 @@ BURN_STEPS = 4
 THIN_STEPS = 2
 # Rounds of guided moves before each imputation that is kept.
 GUIDED_BURN, GUIDED_THIN = 4, 2
+# Fewest scoring steps where the last layer has many latents. Its first values are far from what the
+# first parameters say: of several steps one succeeds, a single one can fail in all iterations.
+SCORING_OF_LATENTS = 5
 # Iterations between checks for stationarity, and so the longest block that is compiled.
 CHECK_EVERY = 20
 

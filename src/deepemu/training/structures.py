@@ -35,7 +35,7 @@ from deepemu.training.layers import (
     build_network,
 )
 from deepemu.training.plain import train_plain
-from deepemu.training.plan import N_FOLDS, Plan
+from deepemu.training.plan import N_FOLDS, SCORING_OF_LATENTS, Plan
 from deepemu.training.start import (
     start_chains,
     start_guided_chains,
@@ -211,7 +211,9 @@ IMPUTED_PLAIN = Plan(
     n_imputations=5, bracket=16.0, stops_early=True, n_folds=0,
 )  # fmt: skip
 
-GUIDED_PLAIN = dataclasses.replace(IMPUTED_PLAIN, moves=Guided(), n_iter=80, n_sweeps=1)
+GUIDED_PLAIN = dataclasses.replace(
+    IMPUTED_PLAIN, moves=Guided(), n_iter=80, n_sweeps=1, n_scoring=SCORING_OF_LATENTS
+)
 
 
 def plain_gp(layer: Layer, problem: Problem, n_folds: int) -> Structure:
