@@ -16,7 +16,7 @@ from deepemu.ensembles import prediction, search
 from deepemu.errors import InputError
 from deepemu.posterior import posterior as posteriors
 from deepemu.runtime.devices import Machine
-from deepemu.training.structures import N_ANCHORS
+from deepemu.training.structures import n_anchors
 
 FEW = {"n_chains": 4, "n_iter": 4, "n_imputations": 2, "solver": "vecchia"}
 
@@ -173,7 +173,7 @@ def test_hidden_layers_follow_their_anchors(deep):
     imputed, x = trained.imputed, deep.posterior_.runs.sites.x
     params = [each[0, 0] for each in (imputed.params[0].log_lengthscale,)][0]
     anchors, latents = np.asarray(imputed.data.anchors), np.asarray(imputed.members.latents[0])
-    assert len(anchors) == min(N_ANCHORS, 30)
+    assert len(anchors) == 30
     scaled = np.sqrt(5) * np.abs(x[:, None] - x[anchors][None])[..., None, :] / np.exp(params)
     kernel = ((1 + scaled + scaled**2 / 3) * np.exp(-scaled)).prod(axis=-1)
     for node in range(latents.shape[-1]):
@@ -229,6 +229,10 @@ def test_emulator_weighs_deep_and_plain_processes():
     labels = [each.structure.label for each in emulator.posterior_.structures]
     assert sum("DGP" in label for label in labels) >= 1
     assert emulator.posterior_.stacked.held_out is not None
+
+
+def test_more_runs_have_more_anchors():
+    assert [n_anchors(n) for n in (400, 2000, 8000, 10**6)] == [100, 100, 200, 256]
 
 
 def test_unknown_solver():

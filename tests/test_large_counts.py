@@ -1,5 +1,7 @@
 """Counts of many runs: an imputed last layer with near rows, through the public estimators."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from poisson_model import Poisson
@@ -11,6 +13,7 @@ from deepemu.estimators.base import solvers_of
 from deepemu.files import codec
 from deepemu.observations.gaussian import GaussianNoise
 from deepemu.runtime import devices
+from deepemu.training import structures
 from deepemu.training.plan import SCORING_OF_LATENTS
 
 LARGE = {"observation": Poisson(), "solver": "vecchia"}
@@ -28,6 +31,15 @@ def counts(n, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.random((n, 2))
     return x, rng.poisson(rates(x)).astype(float)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def brief_plain_processes():
+    """Chains of 20 iterations, where users have 80."""
+    brief = dataclasses.replace(structures.GUIDED_PLAIN, n_iter=20, n_chains=4, n_imputations=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structures, "GUIDED_PLAIN", brief)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -135,7 +135,7 @@ class DGP(BaseEmulator):
     solver : {"auto", "dense", "vecchia"} or a solver
         How nodes are computed. "dense" is exact. "vecchia" conditions groups of 16 rows on
         32 rows near them, predicts from the 50 nearest rows, and gives hidden nodes values of their
-        own at 100 anchors only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian
+        own at 100 to 256 anchors only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian
         processes: from 1500, or from 400 where an observation model has latents to impute).
     checkpoint : path or None
         A file in which a fit keeps what it has done while it trains. If the fit is killed, one with

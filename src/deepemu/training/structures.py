@@ -47,8 +47,8 @@ from deepemu.training.start import (
 # take a chain to a mode in which the outputs are a smooth function plus noise, and it stays there:
 # one in six single chains on a step function.
 SWEEPS_BEFORE_FIRST_M_STEP = 50
-# Hidden layers of many rows have so many degrees of freedom per node.
-N_ANCHORS = 100
+# Hidden layers have so many degrees of freedom per node: few cannot follow what many rows show.
+ANCHORS, ROWS_OF_ANCHORS, MOST_ANCHORS = 100, 2000, 256
 # Share of a fit's iterations that an update runs: the chains resume from their last state.
 SHARE_OF_UPDATE = 0.2
 
@@ -108,7 +108,7 @@ class DeepGP(_Structure):
         self, seed: int, sites: SiteData, show_progress: bool, keeper: Keeper
     ) -> Trained:
         if self.network.hidden_solver is not None:
-            anchors = spread_rows(sites.x, min(N_ANCHORS, sites.n_sites))
+            anchors = spread_rows(sites.x, min(n_anchors(sites.n_sites), sites.n_sites))
             sites = dataclasses.replace(sites, anchors=anchors)
         latents = starting_latents(self.network, self.observation, sites)
         chains = start_guided_chains(seed, self.plan, self.start, latents)
@@ -133,6 +133,12 @@ class DeepGP(_Structure):
 
 Structure = PlainGP | DeepGP
 S = TypeVar("S", PlainGP, DeepGP)
+
+
+def n_anchors(n_sites: int) -> int:
+    """100 up to 2000 rows, then growing with the root of their number."""
+    grown = int(ANCHORS * np.sqrt(n_sites / ROWS_OF_ANCHORS))
+    return min(max(grown, ANCHORS), MOST_ANCHORS)
 
 
 def with_anchors(sites: SiteData, before: Trained) -> SiteData:
