@@ -21,7 +21,7 @@ T = TypeVar("T")
 # Terms at once: what a core's cache holds, and what fills a GPU.
 ON_CPU, ON_GPU = 16, 8192
 # Columns of a factor that are computed with rows of one range: fewer would take longer to compile.
-COLUMNS = 8
+COLUMNS = 16
 
 
 @record
