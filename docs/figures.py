@@ -7,14 +7,21 @@ python docs/figures.py --only idea-slice   # some
 import argparse
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import matplotlib
 import numpy as np
 import pandas as pd
 from scipy.stats import norm, qmc
 
 from deepemu import DGP, GP, Emulator, use_compilation_cache
+from deepemu.core.kernels.families import KERNELS
+from deepemu.core.nodes.dense import Dense
+from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.vecchia import Vecchia
+from deepemu.data.neighbours import grouped
 from deepemu.estimators.base import BaseEmulator
 from deepemu.plots import figures
 from deepemu.plots.style import BLUE, GREY, OF_CHAINS, VERMILION
@@ -261,7 +268,49 @@ def known_runs() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return compressor(runs).to_numpy(), *compressor_emulator().predict(runs, return_std=True)
 
 
+# --- large data ------------------------------------------------------------------------------
+
+NEAR = (4, 8, 16, 32, 64, 128)
+
+
+def losses(n_inputs: int, lengthscale: float, n: int = 1500) -> list[float]:
+    """Exact log density of a draw less that by each number of near rows, per row."""
+    rng = np.random.default_rng(n_inputs)
+    x = rng.random((n, n_inputs)) / lengthscale
+    node = Node(KERNELS["matern52"], np.ones(n_inputs), np.float64(1.0), np.float64(1e-6))
+    once = Sites(np.ones(n), np.float64(0.0))
+    with jax.enable_x64(True):
+        exact = Dense()
+        drawn = exact.draw_prior(exact.factor(node, x, once), node, once, rng.standard_normal(n))
+        density = jax.jit(
+            lambda solver, sites: solver.fit(node, x, drawn, sites, False).value, static_argnums=0
+        )
+        found = []
+        for n_near in NEAR:
+            solver = Vecchia(n_near=n_near)
+            groups = grouped(x, np.ones(n), n_near, solver.n_group)
+            found.append(density(exact, once) - density(solver, replace(once, groups=groups)))
+    return [float(each) / n for each in found]
+
+
+def near_rows() -> Figure:
+    figure, ax = plt.subplots(figsize=(6.4, 3.6), layout="constrained")
+    for (n_inputs, lengthscale), colour in zip(
+        ((2, 0.3), (5, 1.0), (12, 2.0)), OF_CHAINS, strict=False
+    ):
+        ax.loglog(
+            NEAR, losses(n_inputs, lengthscale), "o-", color=colour, label=f"{n_inputs} inputs"
+        )
+    ax.axvline(Vecchia().n_near, color=GREY, linestyle=":")
+    ax.set_xticks(NEAR, [str(each) for each in NEAR])
+    ax.set_xlabel("near rows of each group of 16")
+    ax.set_ylabel("loss of log density per row")
+    ax.legend(frameon=False)
+    return figure
+
+
 FIGURES: dict[str, Callable[[], Figure]] = {
+    "near-rows": near_rows,
     "idea-plain": idea_plain,
     "idea-warp": idea_warp,
     "idea-slice": idea_slice,

@@ -182,6 +182,7 @@ def test_hidden_layers_follow_their_anchors(deep):
         np.testing.assert_allclose(k @ weights, values, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_three_layers_and_two_outputs():
     x, y = runs(24)
     both = np.column_stack([y, y**2])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from poisson_model import Poisson
 
-from deepemu import DGP, GP, Emulator, load, save
+from deepemu import GP, Emulator, load, save
 from deepemu.core.nodes.solvers import SOLVERS
 from deepemu.ensembles.prediction import chain_latents, chains_of
 from deepemu.estimators.base import solvers_of
@@ -50,7 +50,7 @@ def plain():
 
 @pytest.fixture(scope="module")
 def deep():
-    return DGP(**FEW, n_imputations=2).fit(*counts(N))
+    return Emulator(**FEW, effort="quick").fit(*counts(N))
 
 
 def test_recovers_a_rate(plain):
@@ -71,9 +71,9 @@ def test_recovers_a_rate(plain):
 
 def test_parameters_leave_their_start(plain, deep):
     """Several scoring steps: a single one from the first values can fail in all iterations."""
-    for emulator in (plain, deep):
-        structure = emulator.posterior_.structures[0].structure
-        assert structure.plan.is_guided and structure.plan.n_scoring == SCORING_OF_LATENTS
+    for trained in (*plain.posterior_.structures, *deep.posterior_.structures):
+        plan = trained.structure.plan
+        assert plan.is_guided and plan.n_scoring == SCORING_OF_LATENTS
     path = plain.posterior_.structures[0].trace.params[-1].log_lengthscale
     assert np.all(np.abs(path[:, 0]) > 0.01)
 
@@ -95,12 +95,10 @@ def test_a_deep_emulator_predicts_two_kinds_of_counts(deep):
 
 
 def test_held_out_counts_are_predicted(deep):
-    """Every row, by chains that were trained without it; and in closed form."""
+    """Every row, by chains that were trained without it."""
     _, y = counts(N)
     mean, std = deep.loo()
     assert np.mean(np.abs(y - mean) < 3 * std) > 0.9
-    closed = deep.loo(conditional=True)
-    assert np.all(np.isfinite(closed)) and np.all(closed[1] > 0)
 
 
 def test_files_hold_chains_and_new_counts_join_them(deep, tmp_path, monkeypatch):
@@ -112,7 +110,7 @@ def test_files_hold_chains_and_new_counts_join_them(deep, tmp_path, monkeypatch)
     again = load(tmp_path / "a.deepemu")
     np.testing.assert_allclose(again.predict(x), deep.predict(x), rtol=1e-9)
     last = lambda emulator: [  # noqa: E731
-        chain.imputation.latents[-1] for chain in emulator.posterior_.structures[0].chains
+        chain.imputation.latents[-1] for chain in emulator.posterior_.structures[-1].chains
     ]
     assert np.all(np.asarray(last(again))[:, N:] == 0.0)
     trained = again.update(x[N:], y[N:])
@@ -129,9 +127,8 @@ def test_plain_processes_of_counts_have_near_rows_early():
     assert of(400, GaussianNoise()) == (vecchia, dense)
 
 
-def test_an_emulator_weighs_counts():
-    changes = {"n_chains": 4, "n_iter": 4, "effort": "quick"}
-    posterior = Emulator(**LARGE, **changes).fit(*counts(N)).posterior_
+def test_an_emulator_weighs_counts(deep):
+    posterior = deep.posterior_
     labels = [each.structure.label for each in posterior.structures]
     assert any(label.startswith("DGP") for label in labels)
     assert any(label.startswith("GP") for label in labels)

@@ -49,9 +49,8 @@ class Emulator(BaseEmulator):
         How much is trained. "quick" takes the kernel whose plain process predicts better, four
         chains and 60 iterations; "default" both kernels, eight chains of each and 200 iterations;
         "thorough" adds, where depth pays, eight chains of three layers and 500 iterations. Guided
-        chains, from 400 distinct rows on, settle in fewer iterations: 40, 80 and 200 of them, by
-        four chains of one kernel, four of each, and eight of each. The arguments ``max_depth``,
-        ``n_chains`` and ``n_iter`` replace its numbers.
+        chains, from 400 distinct rows on, settle in fewer iterations: 40, 80 and 200 of them. The
+        arguments ``max_depth``, ``n_chains`` and ``n_iter`` replace its numbers.
     time_limit : float or None
         Seconds after which nothing new is begun. Deep structures share the time, whatever
         ``n_chains`` is: chains are added as long as there is time, up to 48, and end early where

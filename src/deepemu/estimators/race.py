@@ -46,8 +46,7 @@ SHARE_OF_ONE = 0.4
 class Effort:
     """How much is trained: chains per deep structure of two layers, iterations of each, the largest
     depth, whether deep structures have both kernels from the start, what three layers have
-    instead: chains in all, and iterations; and the same of guided chains, which have all folds
-    among them from the start."""
+    instead: chains in all, and iterations; and iterations of guided chains."""
 
     n_chains: int
     n_iter: int
@@ -55,14 +54,13 @@ class Effort:
     both_kernels: bool = True
     n_chains_of_three: int = N_FOLDS
     n_iter_of_three: int = 200
-    n_chains_guided: int = N_FOLDS
     n_iter_guided: int = 80
 
     @property
     def guided(self) -> "Effort":
         """The same for guided chains."""
-        n_chains, n_iter = self.n_chains_guided, self.n_iter_guided
-        return replace(self, n_chains=n_chains, n_iter=n_iter, n_iter_of_three=n_iter)
+        n_iter = self.n_iter_guided
+        return replace(self, n_iter=n_iter, n_iter_of_three=n_iter)
 
 
 EFFORTS = {
@@ -77,7 +75,6 @@ EFFORTS = {
         n_chains_of_three=8,
         n_iter_of_three=500,
         n_iter_guided=200,
-        n_chains_guided=8,
     ),
 }
 
