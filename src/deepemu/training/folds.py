@@ -98,16 +98,15 @@ def hold_out(
     n_chains, n_sites = mask.shape
     mean, var = np.zeros((2, n_chains, N_IMPUTATIONS, n_sites, network.layers[-1].width))
     folds = _by_fold(mask)
-    data = {
-        k: each for held_out, of in folds for each in [pack_without(sites, held_out)] for k in of
-    }
+    of_folds = [pack_without(sites, held_out) for held_out, _ in folds]
+    data = {k: each for each, (_, of) in zip(of_folds, folds, strict=True) for k in of}
     kept, chains = imputations.keep(
         functools.partial(_keys, seed, folds), network, plan, _sweeps_of(plan), chains,
         [data[k] for k in range(n_chains)], lambda _: None, Interrupt(), keeper, "held out",
     )  # fmt: skip
-    for held_out, members in folds:
+    for of_sites, (held_out, members) in zip(of_folds, folds, strict=True):
         of_fold, shares = trees.row(kept, np.array(members)), plan.m_step.shares_parameters
-        imputed = assembly.imputed_of(network, data[members[0]], of_fold, shares)
+        imputed = assembly.imputed_of(network, of_sites, of_fold, shares)
         found = chain_latents(chains_of(imputed), sites.x[held_out])
         for k, mean_k, var_k in zip(members, found.mean, found.var, strict=True):
             mean[k][:, held_out], var[k][:, held_out] = mean_k, var_k

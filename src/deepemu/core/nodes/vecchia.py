@@ -5,7 +5,7 @@ before it, log p(y) = Σ_j log p(y_j | y_Gj), exact with all rows before it, and
 instead of O(n³) (Vecchia 1988; Stein, Chi and Welty 2004; Katzfuss and Guinness 2021). A row of a
 group is conditioned on m rows and on those of its group before it, and a group costs one factor:
 with 32 rows and groups of 16, a density takes a quarter of the time of 25 rows for each row on its
-own, and is nearer to the exact one.
+own, and in few inputs it is nearer to the exact one.
 A prediction is conditioned on the nearest rows of the test point. Groups are given, in
 ``Sites.groups``, and rows near a test point are found here where they are not.
 """
