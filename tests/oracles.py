@@ -38,8 +38,7 @@ class Process:
 
     def variance(self, x: np.ndarray) -> np.ndarray:
         """The kernel of each row with itself."""
-        one = lambda row: self.correlation(row[None], row[None])[0, 0]  # noqa: E731
-        return np.apply_along_axis(one, -1, x)
+        return self.correlation(x[..., None, :], x[..., None, :])[..., 0, 0]
 
     def covariance(self, x: np.ndarray, counts: np.ndarray | float = 1.0) -> np.ndarray:
         """Of the means of ``counts`` observations a row."""
@@ -140,7 +139,7 @@ def through_inputs(
     inverse = np.linalg.inv(process.covariance(x))
     mean_at = cross @ inverse @ y
     prior = process.scale * (process.variance(points) + process.nugget)
-    var_at = prior - np.einsum("ki,ij,kj->k", cross, inverse, cross)
+    var_at = prior - np.sum((cross @ inverse) * cross, axis=1)
     mean = weights @ mean_at
     spread = var_at + (mean_at - mean) ** 2
     errors = np.array([mean_at.std(), spread.std()]) / np.sqrt(len(points))
@@ -154,18 +153,17 @@ def in_long_double(
     long = lambda values: np.asarray(values, np.longdouble)  # noqa: E731
     exact = replace(process, lengthscale=long(process.lengthscale))
     rest = exact.correlation(long(x), long(x)) + long(process.nugget) * np.eye(len(x))
-    # One column of the factor, one row of L⁻¹[K*, y] after the other.
     flat = long(points).reshape(-1, x.shape[1])
-    right = np.hstack([exact.correlation(long(x), flat), long(y)[:, None]])
+    # L⁻¹[K*, y], a row for each point: products of long doubles are fast along rows.
+    right = np.vstack([exact.correlation(flat, long(x)), long(y)])
+    lower = np.zeros_like(rest)
     for k in range(len(x)):
-        pivot = np.sqrt(rest[k, k])
-        column = rest[k + 1 :, k] / pivot
-        right[k] /= pivot
-        right[k + 1 :] -= column[:, None] * right[k]
-        rest[k + 1 :, k + 1 :] -= column[:, None] * column
-    cross, target = right[:, :-1], right[:, -1]
+        column = rest[k:, k] - lower[k:, :k] @ lower[k, :k]
+        lower[k:, k] = column / np.sqrt(column[0])
+        right[:, k] = (right[:, k] - right[:, :k] @ lower[k, :k]) / lower[k, k]
+    cross, target = right[:-1], right[-1]
     prior = exact.variance(flat) + long(process.nugget)
-    mean_at, left = target @ cross, prior - np.sum(cross**2, axis=0)
+    mean_at, left = cross @ target, prior - np.sum(cross**2, axis=1)
     mean_at, left = (each.reshape(points.shape[:-1]) for each in (mean_at, left))
     mean = mean_at @ long(weights)
     spread = process.scale * left + (mean_at - mean[..., None]) ** 2

@@ -33,28 +33,27 @@ def counts(n, seed=0):
     return x, rng.poisson(rates(x)).astype(float)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def brief_plain_processes():
-    """Chains of 20 iterations, where users have 80."""
-    brief = dataclasses.replace(structures.GUIDED_PLAIN, n_iter=20, n_chains=4, n_imputations=3)
+def fitted(emulator, x, y, n_iter):
+    """With plain processes of so few iterations, where users have 80."""
+    brief = dataclasses.replace(structures.GUIDED_PLAIN, n_iter=n_iter, n_chains=4, n_imputations=3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(structures, "GUIDED_PLAIN", brief)
-        yield
+        return emulator.fit(x, y)
 
 
 @pytest.fixture(scope="module")
 def plain():
-    x, y = counts(300)
-    return GP(**LARGE).fit(x, y[:, 0])
+    x, y = counts(200)
+    return fitted(GP(**LARGE), x, y[:, 0], 16)
 
 
 @pytest.fixture(scope="module")
 def deep():
-    return Emulator(**FEW, effort="quick").fit(*counts(N))
+    return fitted(Emulator(**FEW, effort="quick"), *counts(N), 4)
 
 
 def test_recovers_a_rate(plain):
-    """The log rate of 300 counts lies in its own intervals, which are narrow."""
+    """The log rate of 200 counts lies in its own intervals, which are narrow."""
     at, posterior = counts(100, seed=1)[0], plain.posterior_
     with devices.float64():
         latents = chain_latents(
