@@ -109,3 +109,16 @@ def test_it_stops_once_steps_are_within_the_tolerance():
     patient, quick = (ascend(quadratic, start, *free(3), 1000, t) for t in (0.0, 1e-3))
     assert quick.n_steps < patient.n_steps < 200
     np.testing.assert_allclose(quick.point, CENTRE, atol=1e-2)
+
+
+def steep(point):
+    """A ridge that a whole step overshoots: its information is a thousandth of its curvature."""
+    return Slopes(Value(-500.0 * point[0] ** 2, point[0]), -1000.0 * point, jnp.eye(1))
+
+
+def test_one_step_is_damped_until_it_helps():
+    """The steps of an M-step must not be lost, because the next begins with the same damping."""
+    best = ascend(steep, np.array([0.5]), *free(1), 1)
+    assert best.n_steps == 1
+    assert best.at.value > steep(np.array([0.5])).at.value
+    assert abs(best.point[0]) < 0.5

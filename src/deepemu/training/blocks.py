@@ -112,7 +112,7 @@ BLOCK_SECONDS = 0.5
 FEWEST_ITERATIONS = 60
 FEWEST_CHAINS = 4
 LARGEST_DRIFT = 1.4
-ROUND_OFF = 1e-9
+NEGLIGIBLE = 1e-6
 
 
 class Blocks:
@@ -194,8 +194,8 @@ def _drifts(path: np.ndarray) -> np.ndarray:
     n = path.shape[1]
     change = path[:, 3 * n // 4 :].mean(axis=1) - path[:, n // 2 : 3 * n // 4].mean(axis=1)
     change = change.reshape(len(change), -1)
-    # Equal chains, such as those of one layer, have no spread: round-off bounds the standard error.
-    smallest = ROUND_OFF * (1.0 + np.max(np.abs(path)))
+    # Equal chains, such as those of one layer, have no spread, and come to a maximum ever slower.
+    smallest = NEGLIGIBLE * (1.0 + np.max(np.abs(path)))
     error = np.maximum(change.std(axis=0, ddof=1) / np.sqrt(len(change)), smallest)
     moves = np.max(np.abs(change), axis=0) > smallest  # fixed parameters do not
     return change.mean(axis=0)[moves] / error[moves]

@@ -65,8 +65,8 @@ def maximise(
 ) -> Ascent:
     """Take at most ``n_steps`` scoring steps within bounds, each with the slopes where it starts.
 
-    Stops earlier once a step that is hardly damped gains no more than ``tolerance``, or when the
-    damping has grown so far that no step helps. With ``n_steps`` = 0 nothing is evaluated and
+    Stops earlier once a step that is hardly damped gains no more than ``tolerance``, or when none
+    helps, however much it is damped. With ``n_steps`` = 0 nothing is evaluated and
     ``extra`` is ``unevaluated``.
     """
 
@@ -85,20 +85,43 @@ def maximise(
     return jax.lax.while_loop(unfinished, lambda a: _step(objective, a, lower, upper), first)
 
 
+@record
+class _Try:
+    """A step that was tried, and how it was damped."""
+
+    point: Array
+    at: Value
+    damping: Array
+
+
 def _step(objective: Objective, ascent: Ascent, lower: Array, upper: Array) -> Ascent:
-    """Try a scoring step; keep it if the objective does not fall, else stay and damp more."""
+    """A scoring step, damped more and more until the objective does not fall; stays if it always
+    does."""
     slopes = objective.slopes(ascent.point)
-    direction = _direction(ascent.point, slopes, ascent.damping, lower, upper)
-    proposal = jnp.clip(ascent.point + direction, lower, upper)
-    there = objective.value(proposal)
-    better = there.value >= slopes.at.value
+
+    def damped_more(tried: _Try) -> _Try:
+        damping = tried.damping * TIGHTEN
+        direction = _direction(ascent.point, slopes, damping, lower, upper)
+        proposal = jnp.clip(ascent.point + direction, lower, upper)
+        return _Try(proposal, objective.value(proposal), damping)
+
+    def is_better(tried: _Try) -> Array:
+        return tried.at.value >= slopes.at.value
+
+    def falls(tried: _Try) -> Array:
+        return ~is_better(tried) & (tried.damping < LARGEST_DAMPING)
+
+    nowhere = Value(jnp.full_like(slopes.at.value, jnp.nan), slopes.at.extra)
+    untried = _Try(ascent.point, nowhere, ascent.damping / TIGHTEN)
+    end = jax.lax.while_loop(falls, damped_more, untried)
+    better = is_better(end)
     keep = lambda new, old: jnp.where(better, new, old)  # noqa: E731
-    relaxed = jnp.maximum(ascent.damping / RELAX, SMALLEST_DAMPING)
+    relaxed = jnp.maximum(end.damping / RELAX, SMALLEST_DAMPING)
     return Ascent(
-        keep(proposal, ascent.point),
-        jax.tree.map(keep, there, slopes.at),
-        keep(relaxed, ascent.damping * TIGHTEN),
-        keep(there.value - slopes.at.value, ascent.gain),
+        keep(end.point, ascent.point),
+        jax.tree.map(keep, end.at, slopes.at),
+        keep(relaxed, end.damping),
+        keep(end.at.value - slopes.at.value, ascent.gain),
         ascent.n_steps + 1,
     )
 
