@@ -124,27 +124,27 @@ def _ascend(
     value, gradient = posterior.slopes(whites)
     step, start = _newton(root, vector.flat(gradient)), vector.flat(whites)
 
-    def at(length: Array) -> Array:
-        return posterior.log_posterior(vector.whites(start + length * step))
-
     def shorter(carry: Any) -> Any:
         length, _, count = carry
         length = length * SHORTER
-        return length, at(length), count + 1
+        return length, posterior.log_posterior(vector.whites(start + length * step)), count + 1
 
     def fails(carry: Any) -> Array:
         _, now, count = carry
-        return ~(now > value) & (count < N_TRIES)
+        return ~(now > value) & (count <= N_TRIES)
 
-    one = jnp.ones((), value.dtype)
-    length, now, count = lax.while_loop(fails, shorter, (one, at(one), jnp.zeros((), jnp.int32)))
+    # The whole step is the first try: the posterior is compiled once.
+    none = jnp.zeros((), jnp.int32)
+    begin = jnp.full_like(value, 1.0 / SHORTER), jnp.full_like(value, -jnp.inf), none
+    length, now, count = lax.while_loop(fails, shorter, begin)
     length = jnp.where(now > value, length, 0.0)
-    counted = replace(state, evaluations=state.evaluations + count + 2)
+    counted = replace(state, evaluations=state.evaluations + count + 1)
     return vector.whites(start + length * step), counted
 
 
 class _Walk(NamedTuple):
-    """Where the moves are: v, its log posterior, and what they adapt."""
+    """Where the moves are: v, its log posterior, and what they adapt. A trajectory evaluates the
+    log posterior where it starts, slice steps know it from the move before."""
 
     at: Array
     value: Array
@@ -180,7 +180,8 @@ def _explore(
         return lax.fori_loop(0, N_SLICES, slice_by, walk)
 
     at = vector.flat(whites)
-    start = _Walk(at, value(at), guide.step, jnp.mean(state.angles[0]), state.evaluations)
+    unknown = jnp.zeros((), at.dtype)  # until the first trajectory has evaluated it
+    start = _Walk(at, unknown, guide.step, jnp.mean(state.angles[0]), state.evaluations)
     end = lax.fori_loop(0, steps.n_sweeps, one_round, start)
     hidden, last = state.angles[: len(whites)], state.angles[len(whites) :]
     angles = (*[jnp.full_like(each, end.angle) for each in hidden], *last)
@@ -199,28 +200,28 @@ def _trajectory(
 ) -> _Walk:
     """A Hamiltonian trajectory with mass A; its step length follows the acceptance while it may."""
     key_momentum, key_length, key_accept = jax.random.split(key, 3)
-    momentum = root @ jax.random.normal(key_momentum, walk.at.shape, walk.at.dtype)
+    drawn = root @ jax.random.normal(key_momentum, walk.at.shape, walk.at.dtype)
     kinetic = lambda r: 0.5 * jnp.sum(linalg.solve_vector(root, r) ** 2)  # noqa: E731
     step = walk.step * jax.random.uniform(key_length, (), walk.at.dtype, 0.8, 1.2)
-    before = walk.value - kinetic(momentum)
-    _, gradient = slopes(walk.at)
 
-    def leap(_: Array, carry: Any) -> Any:
-        at, momentum, gradient, _ = carry
-        momentum = momentum + 0.5 * step * gradient
-        at = at + step * _newton(root, momentum)
+    def leap(count: Array, carry: Any) -> Any:
+        at, momentum, _, first = carry
         value, gradient = slopes(at)
-        return at, momentum + 0.5 * step * gradient, gradient, value
+        is_end = (count == 0) | (count == N_LEAPS)
+        momentum = momentum + jnp.where(is_end, 0.5, 1.0) * step * gradient
+        further = at + step * _newton(root, momentum)
+        at = jnp.where(count == N_LEAPS, at, further)
+        return at, momentum, value, jnp.where(count == 0, value, first)
 
-    begin = walk.at, momentum, gradient, walk.value
-    at, momentum, _, value = lax.fori_loop(0, N_LEAPS, leap, begin)
-    ratio = jnp.exp(jnp.minimum(value - kinetic(momentum) - before, 0.0))
+    begin = walk.at, drawn, walk.value, walk.value
+    at, momentum, value, first = lax.fori_loop(0, N_LEAPS + 1, leap, begin)
+    ratio = jnp.exp(jnp.minimum(value - kinetic(momentum) - (first - kinetic(drawn)), 0.0))
     ratio = jnp.where(jnp.isfinite(ratio), ratio, 0.0)
     accepted = jax.random.uniform(key_accept, (), walk.at.dtype) < ratio
     followed = jnp.minimum(walk.step * jnp.exp(RATE * (ratio - ACCEPTED)), LARGEST_STEP)
     return walk._replace(
         at=jnp.where(accepted, at, walk.at),
-        value=jnp.where(accepted, value, walk.value),
+        value=jnp.where(accepted, value, first),
         step=jnp.where(adapt, followed, walk.step),
         evaluations=walk.evaluations + N_LEAPS + 1,
     )
