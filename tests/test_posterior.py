@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from deepemu import DGP, GP, ConvergenceWarning, Emulator, InputError
 from deepemu.posterior import components
-from deepemu.posterior.inputs import cubature
+from deepemu.posterior.inputs import equally_likely, for_moments
 
 SHORT = {"n_iter": 4, "width": 1, "verbose": False}
 FEW = {"width": 2, "n_chains": 2, "n_sweeps": 2, "n_imputations": 2, "stacking": False}
@@ -366,8 +366,10 @@ def test_a_plain_process_at_uncertain_inputs_is_that_of_quadrature(emulators, at
         assert std[row] == pytest.approx(unit * np.sqrt(expected_var), rel=1e-4)
 
 
-def test_quantiles_at_uncertain_inputs_are_those_of_drawn_inputs(emulators, at):
-    posterior, row = emulators["unconnected"].posterior_, at[:1]
+@pytest.mark.parametrize("name", ["gp", "unconnected"])
+def test_quantiles_at_uncertain_inputs_are_those_of_drawn_inputs(emulators, at, name):
+    """Also where predictions are sharp: hidden layers with values at anchors have no variance."""
+    posterior, row = emulators[name].posterior_, at[:1]
     found = posterior.quantiles(row, [0.1, 0.8], input_std=SPREAD)[:, 0]
     members = parts(posterior, drawn_inputs(row, SPREAD, 1500)[0])
     for level, ends in zip((0.1, 0.8), found, strict=True):
@@ -502,12 +504,19 @@ def test_posteriors_are_compared_by_identity(emulators):
 @pytest.mark.parametrize("n", [1, 3, 5, 8])
 def test_cubature_rules_have_the_moments_of_normals(n):
     """Of one known input beside n uncertain ones; beyond four a quasi-random rule."""
-    rule = cubature(np.arange(n + 1) > 0)
+    rule = for_moments(np.arange(n + 1) > 0)
     points = rule.points(np.zeros((1, n + 1)), np.full((1, n + 1), 2.0))[:, 0]
     assert rule.weights.sum() == pytest.approx(1.0, abs=1e-12) and np.all(points[:, 0] == 0.0)
     np.testing.assert_allclose(rule.weights @ points, 0.0, atol=1e-12)
     covariance = (points.T * rule.weights) @ points
     np.testing.assert_allclose(covariance[1:, 1:], 4.0 * np.eye(n), atol=1e-9 if n < 5 else 0.3)
+
+
+def test_quantiles_of_sharp_predictions_come_from_equally_likely_points():
+    """The distribution function of the input itself, at every place."""
+    rule = equally_likely(np.array([True]))
+    points = np.sort(rule.points(np.zeros((1, 1)), np.ones((1, 1)))[:, 0, 0])
+    np.testing.assert_allclose(norm.cdf(points), (np.arange(512) + 0.5) / 512, atol=2.0 / 512)
 
 
 def test_a_posterior_is_shown_without_its_arrays(gp):

@@ -10,7 +10,7 @@ from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import Ensemble, Imputed, member_weights
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
-from deepemu.posterior.inputs import cubature
+from deepemu.posterior.inputs import Cubature
 from deepemu.runtime.padding import bucket
 from deepemu.runtime.programs import compiled
 from deepemu.runtime.trees import joined, row, stack, to_numpy
@@ -40,11 +40,10 @@ def in_closed_form(chains: Weighted, x: np.ndarray, std: np.ndarray) -> Mixture:
 
 
 def by_cubature(
-    predict: Callable[[np.ndarray], Mixture], x: np.ndarray, std: np.ndarray
+    predict: Callable[[np.ndarray], Mixture], x: np.ndarray, std: np.ndarray, rule: Cubature
 ) -> Mixture:
     """The mixture at normal inputs with standard deviations (m, d), given that at known ones: a
     component per known one and cubature point."""
-    rule = cubature(np.any(std > 0.0, axis=0))
     at = predict(np.concatenate(rule.points(x, std)))
     n_components = len(at.weights) * len(rule.weights)
     split = lambda each: each.reshape(n_components, len(x), -1)  # noqa: E731

@@ -3,10 +3,13 @@
 A plain Gaussian process has its moments at a normal input in closed form. In a deep one the input
 reaches several nodes, and later layers twice if they are connected to it, so the inputs of a layer
 are correlated. Mixtures with deep structures are therefore predicted at the points of a cubature
-rule for the normal input; the law of total variance over them holds for all structures.
+rule for the normal input; the law of total variance over them holds for all structures. Quantiles
+come from equally likely points: where predictions are sharp, the mixture over points has a
+distribution function with steps as high as the weights.
 """
 
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,19 +34,32 @@ class Cubature:
         return x + std * self.offsets[:, None, :]
 
 
-def rows_by_kind(std: np.ndarray) -> list[np.ndarray]:
-    """The rows of deviations (m, d) that have the same uncertain inputs, kind by kind."""
+Rule = Callable[[np.ndarray], Cubature]
+"""A cubature, given which inputs are uncertain (d,); the others are fixed."""
+
+
+def rows_by_kind(std: np.ndarray, most: int) -> list[np.ndarray]:
+    """The rows of deviations (m, d) that have the same uncertain inputs, kind by kind, at most so
+    many together."""
     kinds, kind_of_row = np.unique(std > 0.0, axis=0, return_inverse=True)
-    return [np.flatnonzero(kind_of_row.ravel() == kind) for kind in range(len(kinds))]
+    of_kinds = [np.flatnonzero(kind_of_row.ravel() == kind) for kind in range(len(kinds))]
+    return [rows[first : first + most] for rows in of_kinds for first in range(0, len(rows), most)]
 
 
-def cubature(uncertain: np.ndarray) -> Cubature:
-    """A rule for the inputs that are uncertain (d,); the others are fixed.
-
-    Gauss-Hermite for up to four, a scrambled Sobol sequence, symmetric about the mean, for more.
-    """
+def for_moments(uncertain: np.ndarray) -> Cubature:
+    """Gauss-Hermite for up to four uncertain inputs, equally likely points for more."""
     n = int(uncertain.sum())
-    points, weights = _grid(n, POINTS_PER_INPUT[n]) if n in POINTS_PER_INPUT else _quasi_random(n)
+    if n not in POINTS_PER_INPUT:
+        return equally_likely(uncertain)
+    return _with_fixed(uncertain, *_grid(n, POINTS_PER_INPUT[n]))
+
+
+def equally_likely(uncertain: np.ndarray) -> Cubature:
+    """A scrambled Sobol sequence, symmetric about the mean."""
+    return _with_fixed(uncertain, *_quasi_random(int(uncertain.sum())))
+
+
+def _with_fixed(uncertain: np.ndarray, points: np.ndarray, weights: np.ndarray) -> Cubature:
     offsets = np.zeros((len(weights), len(uncertain)))
     offsets[:, uncertain] = points
     return Cubature(offsets, weights)

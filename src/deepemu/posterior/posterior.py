@@ -33,9 +33,8 @@ from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
 from deepemu.observations.mixture import side_by_side
 from deepemu.observations.model import Observation
-from deepemu.posterior import components, mixtures, stacking
+from deepemu.posterior import components, inputs, mixtures, stacking
 from deepemu.posterior.comparison import Comparison, compared
-from deepemu.posterior.inputs import MOST_POINTS, rows_by_kind
 from deepemu.posterior.mixtures import Bands, Members, Moments, moments_in_user_units
 from deepemu.posterior.stacking import Stacked
 from deepemu.posterior.summary import Report
@@ -111,7 +110,7 @@ class Posterior:
         of_rows = lambda found: moments_in_user_units(  # noqa: E731
             output_moments(self.observation, found, units), units
         )
-        return self._over_rows(X, input_std, of_rows)
+        return self._over_rows(X, of_rows, input_std=input_std)
 
     def members(self, X: ArrayLike) -> Members:
         """The components of the prediction, one per imputation and chain."""
@@ -132,7 +131,7 @@ class Posterior:
             check_level(level)
         given = self.observation, self.runs.sites.units, asked.tolist()
         of_rows = lambda found: mixtures.quantiles(found, *given)  # noqa: E731
-        return self._over_rows(X, input_std, of_rows, axis=1)
+        return self._over_rows(X, of_rows, 1, input_std, inputs.equally_likely)
 
     def interval(
         self, X: ArrayLike, level: float = 0.95, input_std: ArrayLike | None = None
@@ -146,7 +145,7 @@ class Posterior:
         """Mean, standard deviation and the ends of `interval` (m, q), computed together."""
         check_level(level)
         given = self.observation, self.runs.sites.units, level
-        return self._over_rows(X, None, lambda found: mixtures.bands(found, *given))
+        return self._over_rows(X, lambda found: mixtures.bands(found, *given))
 
     def log_density(self, X: ArrayLike, y: ArrayLike) -> np.ndarray:
         """Log predictive density (m,) of outputs y (m,) or (m, q) at the rows of X.
@@ -350,12 +349,17 @@ class Posterior:
         ]
 
     def _over_rows(
-        self, X: ArrayLike, input_std: ArrayLike | None, answer: Answer, axis: int = 0
+        self,
+        X: ArrayLike,
+        answer: Answer,
+        axis: int = 0,
+        input_std: ArrayLike | None = None,
+        rule: inputs.Rule = inputs.for_moments,
     ) -> Any:
         """Slabs of rows one after the other, so that memory holds the components of one."""
         x, to_core = self.runs.columns.inputs_of(X), self.runs.scale.to_core
         if input_std is not None:
-            return self._over_uncertain_rows(x, input_std, answer, axis)
+            return self._over_uncertain_rows(x, answer, axis, input_std, rule)
         size = ROWS_OF_IMPUTED if self.observation.imputed else ROWS_AT_ONCE
         slabs = components.slabs(len(x), size)
         with self._predicting(len(x)):
@@ -363,29 +367,30 @@ class Posterior:
             return gathered(parts, len(x), axis)
 
     def _over_uncertain_rows(
-        self, x: np.ndarray, input_std: ArrayLike, answer: Answer, axis: int
+        self, x: np.ndarray, answer: Answer, axis: int, input_std: ArrayLike, rule: inputs.Rule
     ) -> Any:
         """Rows grouped by which of their inputs are uncertain, so that no row's cubature depends
         on the others."""
         std, scale = deviations_of(input_std, x.shape), self.runs.scale
-        size = ROWS_AT_ONCE // MOST_POINTS
-        slabs = [
-            rows[part] for rows in rows_by_kind(std) for part in components.slabs(len(rows), size)
-        ]
-        with self._predicting(len(x) * MOST_POINTS):
-            each = ((at, self._mixture(scale.to_core(x[at]), std[at] / scale.span)) for at in slabs)
-            return gathered(((at, answer(found)) for at, found in each), len(x), axis)
+        with self._predicting(len(x) * inputs.MOST_POINTS):
+            spread = lambda at: self._spread(scale.to_core(x[at]), std[at] / scale.span, rule)  # noqa: E731
+            parts = inputs.rows_by_kind(std, ROWS_AT_ONCE // inputs.MOST_POINTS)
+            return gathered(((at, answer(spread(at))) for at in parts), len(x), axis)
 
-    def _mixture(self, x: np.ndarray, std: np.ndarray | None = None) -> Mixture:
-        """The mixture at inputs in core units, known or normal with standard deviations (m, d)."""
-        stretch, chains = self.stacked.stretch, self._chains
-        if std is None or not np.any(std):
-            found = joined(prediction.predict_chains([chain for chain, _ in chains], x))
-            weights = np.repeat(self._member_weights[:, None], len(x), axis=1)
-            return stretched_mixture(self.observation, Mixture(found, weights), stretch)
-        if np.all(stretch == 1.0) and components.has_closed_form(chains):
-            return components.in_closed_form(chains, x, std)
-        return components.by_cubature(self._mixture, x, std)
+    def _mixture(self, x: np.ndarray) -> Mixture:
+        """The mixture at inputs in core units."""
+        found = joined(prediction.predict_chains([chain for chain, _ in self._chains], x))
+        weights = np.repeat(self._member_weights[:, None], len(x), axis=1)
+        return stretched_mixture(self.observation, Mixture(found, weights), self.stacked.stretch)
+
+    def _spread(self, x: np.ndarray, std: np.ndarray, rule: inputs.Rule) -> Mixture:
+        """That at normal inputs, with standard deviations (m, d) of which the same are positive."""
+        if not np.any(std):
+            return self._mixture(x)
+        is_plain = np.all(self.stacked.stretch == 1.0) and components.has_closed_form(self._chains)
+        if is_plain and rule is inputs.for_moments:
+            return components.in_closed_form(self._chains, x, std)
+        return components.by_cubature(self._mixture, x, std, rule(np.any(std > 0.0, axis=0)))
 
     @functools.cached_property
     def _member_weights(self) -> np.ndarray:
