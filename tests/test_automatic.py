@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from builders import curve
+from eigen_solver import ByEigenvalues
 from sklearn.base import clone
 
 from deepemu import GP, ConvergenceWarning, Emulator, InputError
@@ -135,7 +136,7 @@ def test_a_smooth_function_is_emulated_as_well_as_by_a_gp():
 
     error, of_gp = (
         np.sqrt(np.mean((each.predict(at) - quadratic(at)) ** 2))
-        for each in (fit(x, quadratic(x)), GP(nugget=1e-6).fit(x, quadratic(x)))
+        for each in (fit(x, quadratic(x), n_iter=20), GP(nugget=1e-6).fit(x, quadratic(x)))
     )
     assert error < 1.2 * of_gp
 
@@ -337,14 +338,26 @@ def test_three_layers_have_both_kernels_in_play(monkeypatch):
     assert ran[4:] == [(3, 4, 2, "matern52"), (3, 4, 2, "squared_exponential")]
 
 
-def test_three_layers_are_long_and_have_one_kernel_each():
-    deep = Emulator(effort="thorough")._deep(TWO_INPUTS, 3, "matern52", 4, None)
-    assert [spec.shares_kernel for spec in deep.network.layers] == [True, True, False]
-    plan = deep.plan
-    assert (plan.n_chains, plan.n_iter, plan.n_sweeps, plan.stops_early) == (4, 500, 10, False)
-    two = Emulator(effort="thorough")._deep(TWO_INPUTS, 2, "matern52", 4, None)
-    assert not any(spec.shares_kernel for spec in two.network.layers)
-    assert (two.plan.n_iter, two.plan.n_sweeps, two.plan.stops_early) == (200, 5, True)
+def test_three_layers_are_long_where_they_are_swept():
+    deep_of = Emulator(effort="thorough")._deep
+    swept = dataclasses.replace(TWO_INPUTS, solver=ByEigenvalues())  # it has no guided moves
+    settings = lambda plan: (plan.n_chains, plan.n_iter, plan.n_sweeps, plan.stops_early)  # noqa: E731
+    cases = [
+        (swept, 3, [True, True, False], (4, 500, 10, False)),
+        (swept, 2, [False, False], (4, 200, 5, True)),
+        (TWO_INPUTS.guided, 3, [False, False, False], (4, 80, 1, True)),
+        (TWO_INPUTS.guided, 2, [False, False], (4, 80, 1, True)),
+    ]
+    for problem, depth, shares, expected in cases:
+        deep = deep_of(problem, depth, "matern52", 4, None)
+        assert [spec.shares_kernel for spec in deep.network.layers] == shares
+        assert settings(deep.plan) == expected
+
+
+def test_guided_moves_have_efforts_of_their_own():
+    for name, n_iter in (("quick", 40), ("default", 80), ("thorough", 80)):
+        assert Emulator(effort=name)._effort(TWO_INPUTS.guided.solver).n_iter == n_iter
+    assert Emulator(effort="thorough")._effort(TWO_INPUTS.solver).n_iter_of_three == 500
 
 
 def test_numbers_replace_those_of_the_effort():

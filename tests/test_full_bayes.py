@@ -159,3 +159,11 @@ def test_a_last_layer_whose_width_is_written_out_is_no_hidden_one():
     problem = Problem(1, Interpolated(), Dense(), ("x1", "x2"))
     structure = DGP(layers=layers, inference="full_bayes").structure(problem, 0)
     assert [spec.free_scale for spec in structure.network.layers] == [False, True]
+
+
+def test_parameters_are_sampled_given_values_at_all_rows(fitted):
+    """Values at rows that are no anchors depend on the parameters."""
+    plan = fitted.posterior_.structures[0].structure.plan
+    assert not plan.is_guided
+    with pytest.raises(InputError, match="has anchors in hidden layers"):
+        DGP(**SMALL, solver="vecchia").fit(X, Y)

@@ -9,6 +9,7 @@ from builders import curve
 
 from deepemu import DGP, GP, Emulator, load, save
 from deepemu.core.distributions import Gaussian
+from deepemu.core.nodes.over_anchors import DenseOverAnchors
 from deepemu.core.nodes.solvers import SOLVERS
 from deepemu.core.nodes.vecchia import Vecchia
 from deepemu.data.neighbours import Tree
@@ -16,7 +17,8 @@ from deepemu.ensembles import prediction, search
 from deepemu.errors import InputError
 from deepemu.posterior import posterior as posteriors
 from deepemu.runtime.devices import Machine
-from deepemu.training.structures import n_anchors
+from deepemu.runtime.padding import bucket
+from deepemu.training.structures import FEWEST_ANCHORS, n_anchors
 
 FEW = {"n_chains": 4, "n_iter": 4, "n_imputations": 2, "solver": "vecchia"}
 
@@ -173,7 +175,7 @@ def test_hidden_layers_follow_their_anchors(deep):
     imputed, x = trained.imputed, deep.posterior_.runs.sites.x
     params = [each[0, 0] for each in (imputed.params[0].log_lengthscale,)][0]
     anchors, latents = np.asarray(imputed.data.anchors), np.asarray(imputed.members.latents[0])
-    assert len(anchors) == 30
+    assert len(anchors) == 20
     scaled = np.sqrt(5) * np.abs(x[:, None] - x[anchors][None])[..., None, :] / np.exp(params)
     kernel = ((1 + scaled + scaled**2 / 3) * np.exp(-scaled)).prod(axis=-1)
     for node in range(latents.shape[-1]):
@@ -219,7 +221,7 @@ def test_solver_is_chosen_by_the_number_of_runs(monkeypatch):
         for n in (24, 30)
     }
     dense, vecchia = SOLVERS["dense"], SOLVERS["vecchia"]
-    assert set(chosen[24]) == {dense}
+    assert chosen[24] == [DenseOverAnchors(), dense, dense]
     assert chosen[30][0] == vecchia and set(chosen[30][1:]) == {dense}
     assert GP().fit(*runs(36)).posterior_.structures[0].structure.network.solver == vecchia
 
@@ -233,7 +235,16 @@ def test_emulator_weighs_deep_and_plain_processes():
 
 
 def test_more_runs_have_more_anchors():
-    assert [n_anchors(n) for n in (400, 2000, 8000, 10**6)] == [100, 100, 200, 256]
+    assert [n_anchors(n) for n in (10, 30, 60, 100, 400, 2000)] == [10, 20, 24, 48, 100, 100]
+    assert [n_anchors(n) for n in (8000, 10**6)] == [195, 256]
+
+
+def test_anchors_compile_no_programs_of_their_own():
+    """Their number is a shape: it changes with the bucket of rows, and not within it."""
+    counts = {}
+    for n in range(FEWEST_ANCHORS, 3000):
+        counts.setdefault((bucket(n), n.bit_length()), set()).add(n_anchors(n))
+    assert all(len(each) == 1 for each in counts.values())
 
 
 def test_unknown_solver():

@@ -8,8 +8,7 @@ from sklearn.base import clone
 
 from deepemu import DGP, GP, DataWarning, Emulator, InputError, Layer
 from deepemu.core.model.priors import Flat, Gamma, Independent, Power
-from deepemu.estimators import dgp as dgp_module
-from deepemu.training.layers import prior_of
+from deepemu.training.layers import prior_of, sampled_layers
 from deepemu.training.structures import noise_variance
 
 
@@ -182,7 +181,7 @@ def test_the_noise_of_counts_is_no_nugget():
 
 def test_a_reference_prior_is_one_of_the_nugget_already():
     layer = Layer(prior="reference", nugget="estimate")
-    assert dgp_module._with_proper_prior(layer) is layer
+    assert sampled_layers([layer]) == [layer]
     with pytest.raises(InputError, match="nugget"):
         DGP(nugget=[1], inference="full_bayes").fit(WAVY, wave(0.0))
 

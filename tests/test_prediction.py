@@ -26,7 +26,8 @@ def problem():
 def emulator(problem):
     """Three chains with six imputations each."""
     settings = {"n_chains": 3, "n_iter": 2, "n_sweeps": 1, "n_imputations": 6, "n_jobs": 1}
-    return DGP(kernel="squared_exponential", width=1, **settings).fit(*problem)
+    # Swept from the prior, hidden layers are uncertain, and predictions have several levels.
+    return DGP(kernel="squared_exponential", width=1, sweep="node", **settings).fit(*problem)
 
 
 def test_predictions_do_not_depend_on_the_size_of_chunks(emulator, problem, rng, monkeypatch):

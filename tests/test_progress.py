@@ -106,14 +106,17 @@ def test_ctrl_c_between_imputations_keeps_those_that_are_there(problem, monkeypa
     assert np.all(np.isfinite(emulator.predict(problem[0])))
 
 
+@pytest.mark.parametrize(("sweep", "n_before"), [("node", 25), ("guided", 0)])
 @pytest.mark.parametrize("n_iter", [5, 40])
-def test_progress_counts_the_sweeps_before_and_reaches_its_end(problem, capsys, n_iter):
-    """25 iterations of 2 sweeps, those of training, 2 imputations; of two chains."""
+def test_progress_counts_what_comes_before_and_reaches_its_end(
+    problem, capsys, n_iter, sweep, n_before
+):
+    """25 iterations of 2 sweeps from the prior, those of training, 2 imputations; two chains."""
     seen = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Progress, "__exit__", lambda self, *_: seen.append((self._done, self._total)))
-        DGP(**(SMALL | {"n_iter": n_iter, "verbose": True})).fit(*problem)
-    total = 2 * (25 + n_iter + 2)
+        DGP(sweep=sweep, **(SMALL | {"n_iter": n_iter, "verbose": True})).fit(*problem)
+    total = 2 * (n_before + n_iter + 2)
     assert seen[-1] == (total, total)
 
 

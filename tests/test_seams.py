@@ -36,7 +36,7 @@ def curve():
     return x, np.sin(6 * x[:, 0])
 
 
-DEEP = SHORT | {"n_iter": 4, "n_scoring": 20}
+DEEP = SHORT | {"n_iter": 4, "n_scoring": 20, "sweep": "node"}  # it has no guided moves
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def ends_of(monkeypatch, x, y, seed=0, **settings):
 
     monkeypatch.setattr(chains, "_trained", keep)
     with pytest.raises(KeyError):
-        DGP(depth=2, random_state=seed, **(SMALL | settings)).fit(x, y)
+        DGP(depth=2, sweep="node", random_state=seed, **(SMALL | settings)).fit(x, y)
     return found
 
 
@@ -45,7 +45,7 @@ def test_sites_that_are_left_out_stay_out_of_the_sweeps_before(problem, monkeypa
 
 def test_an_update_goes_on_without_sweeps_before(problem, monkeypatch):
     x, y = problem
-    emulator = DGP(**SMALL).fit(x[:-2], y[:-2])
+    emulator = DGP(sweep="node", **SMALL).fit(x[:-2], y[:-2])
     asked = []
     warmed_up = chains._warmed_up
     monkeypatch.setattr(

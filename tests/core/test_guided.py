@@ -21,6 +21,7 @@ from deepemu.core.nodes import anchored, dense
 from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.linked import Inputs
 from deepemu.core.nodes.node import Node, Sites
+from deepemu.core.nodes.over_anchors import DenseOverAnchors
 from deepemu.core.nodes.vecchia import Vecchia
 from deepemu.data.neighbours import grouped
 from deepemu.observations.gaussian import GaussianNoise
@@ -37,13 +38,13 @@ THREE = [TWO[0], [process(0.9, 1.3, 0.6)], [process(0.8, 0.9, scale=0.7, nugget=
 MODELS = pytest.mark.parametrize("model", [TWO, THREE], ids=["two", "three"])
 
 
-def problem(model, n_near=5, seed=0):
+def problem(model, n_near=5, seed=0, solver=None):
     """A network with anchors, its parameters and data."""
     rng = np.random.default_rng(seed)
     x, y = np.sort(rng.random((N, 1)), axis=0), rng.standard_normal(N)
     sources = [(-1,)] * len(model)
     layers = tuple(layer_of(nodes, of) for nodes, of in zip(model, sources, strict=True))
-    network = Network(1, layers, GaussianNoise(), Vecchia(n_near, N, OWN), Anchored())
+    network = Network(1, layers, GaussianNoise(), solver or Vecchia(n_near, N, OWN), Anchored())
     groups = grouped(x, np.ones(N), n_near, OWN)
     anchors = jnp.array([0, 4, 7, 11])
     data = dataclasses.replace(data_of(jnp.array(x), jnp.array(y)), groups=groups, anchors=anchors)
@@ -99,23 +100,39 @@ def test_slopes_are_those_of_the_posterior(model):
     np.testing.assert_allclose(flat(slopes), differences, rtol=1e-5, atol=1e-6)
 
 
-def test_information_is_that_of_residuals_and_variances():
+def near_rows_given(network, node, inputs, y, sites):
+    """Residuals and variances of all rows, given those near them."""
+    found = network.solver.factor(node, inputs, sites)
+    rows = jnp.maximum(sites.groups.rows, 0)
+    values = jnp.where(sites.groups.rows >= 0, y[rows], 0.0)
+    white = jnp.einsum("ktb,kt->kb", found.a, values)
+    return (white * jnp.sqrt(found.variance)).ravel(), found.variance.ravel()
+
+
+def all_rows_given(network, node, inputs, y, sites):
+    """Each row given those before it, from the textbook covariance."""
+    exact = process(*1 / node.inverse_lengthscale, nugget=float(node.nugget))
+    covariance, y = exact.covariance(np.asarray(inputs)), np.asarray(y)
+    residuals, variances = [], []
+    for i in range(len(y)):
+        weights = np.linalg.solve(covariance[:i, :i], covariance[:i, i])
+        residuals.append(y[i] - weights @ y[:i])
+        variances.append(covariance[i, i] - weights @ covariance[:i, i])
+    return np.array(residuals), np.array(variances)
+
+
+@pytest.mark.parametrize(
+    ("solver", "given"), [(None, near_rows_given), (DenseOverAnchors(), all_rows_given)]
+)
+def test_information_is_that_of_residuals_and_variances(solver, given):
     """JᵀJ with slopes by differences, for two layers."""
-    network, params, data = problem(TWO)
+    network, params, data = problem(TWO, solver=solver)
     whites = whites_of(TWO)
     posterior = functools.partial(HiddenPosterior.of, network, params)
     node = jax.tree.map(lambda each: each[0], _last_node(network, params))
     sites = Sites(jnp.ones(N), jnp.zeros(()), jax.tree.map(jnp.array, data.groups))
-
-    @jit
-    def terms_at(x):
-        latents = posterior(data).carry(shaped(x, whites))
-        inputs = jnp.concatenate([latents[-1], data.x], axis=1)
-        found = network.solver.factor(node, inputs, sites)
-        rows = jnp.maximum(sites.groups.rows, 0)
-        values = jnp.where(sites.groups.rows >= 0, data.observed.y[:, 0][rows], 0.0)
-        white = jnp.einsum("ktb,kt->kb", found.a, values)
-        return (white * jnp.sqrt(found.variance)).ravel(), found.variance.ravel()
+    inputs_at = jit(lambda x: jnp.hstack([posterior(data).carry(shaped(x, whites))[-1], data.x]))
+    terms_at = lambda x: given(network, node, inputs_at(x), data.observed.y[:, 0], sites)  # noqa: E731
 
     at = flat(whites)
     _, variance = terms_at(at)

@@ -16,6 +16,7 @@ from jax.lax.linalg import triangular_solve
 
 from deepemu._types import Array
 from deepemu.core.differentiation import needs_derivatives
+from deepemu.core.platforms import by_platform
 
 LARGE = 1500
 SMALLEST_SPLIT = 100  # smaller halves gain nothing and take longer to compile
@@ -41,7 +42,7 @@ def _one_at_a_time(function: Callable[..., Array]) -> Callable[..., Array]:
         if needs_derivatives():
             return function(matrix, *right)
         elsewhere = looped if matrix.shape[-1] >= LARGE else function
-        return lax.platform_dependent(matrix, *right, cpu=looped, default=elsewhere)
+        return by_platform(looped, elsewhere, matrix, *right)
 
     return call
 

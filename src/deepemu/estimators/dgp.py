@@ -1,6 +1,5 @@
 """`DGP`: a deep Gaussian process with the interface of a scikit-learn regressor."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -11,28 +10,27 @@ from deepemu.convergence import inference_data
 from deepemu.core.inference.m_step import Maximise, Sample
 from deepemu.core.inference.steps import Guided, LayerWise, Moves, MStep, NodeWise
 from deepemu.core.model.network import Network
-from deepemu.core.model.priors import Flat, Gamma, Marginal, Power, Prior, Reference
+from deepemu.core.model.priors import Prior
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import (
     is_real,
+    require,
     require_choice,
     require_flag,
     require_value,
     require_verbose,
     require_whole,
 )
-from deepemu.errors import ConvergenceWarning, InputError, Message, Setting, warn
+from deepemu.errors import ConvergenceWarning, Message, Setting, warn
 from deepemu.estimators.base import BaseEmulator
 from deepemu.files.atomic import PathLike
 from deepemu.observations.model import Observation
 from deepemu.runtime.progress import wants_progress
 from deepemu.training.layers import (
     AUTO,
-    ESTIMATE,
-    FOUND_NUGGET,
     Layer,
     checked_layers,
-    prior_by_name,
+    sampled_layers,
 )
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS, SCORING_OF_LATENTS, Plan
 from deepemu.training.structures import (
@@ -48,14 +46,19 @@ from deepemu.training.structures import (
 
 WIDEST_DEFAULT = 6
 ITERATIONS, SWEEPS_PER_ITERATION, GUIDED_ITERATIONS = 200, 5, 80
-# Priors of a nugget that is sampled. A density of the logarithm that falls as the one that "auto"
-# maximises has one power more.
-SAMPLED_NUGGETS: dict[str, Marginal] = {
-    ESTIMATE: Gamma(1.5, 3.9),
-    AUTO: Power(1.0 + FOUND_NUGGET.exponent),
-}
-SWEEPS: dict[str, Moves] = {"node": NodeWise(), "layer": LayerWise()}
+GUIDED = "guided"
+SWEEPS: dict[str, Moves] = {"node": NodeWise(), "layer": LayerWise(), GUIDED: Guided()}
 M_STEPS: dict[str, MStep] = {"imputation": Maximise(), "full_bayes": Sample()}
+NOT_GUIDED = (
+    "sweep is 'guided', but there are no such moves for this solver and observation model, or with "
+    "inference='full_bayes'; leave sweep at 'auto'."
+)
+# Parameters are sampled given hidden values at all rows. Those at rows that are no anchors depend
+# on the parameters.
+HAS_ANCHORS = (
+    "the solver of so many rows has anchors in hidden layers, which have neither sweep='node' or "
+    "'layer' nor inference='full_bayes'; leave these at their defaults, or pass solver='dense'."
+)
 
 
 class DGP(BaseEmulator):
@@ -91,8 +94,11 @@ class DGP(BaseEmulator):
         has anchors.
     n_imputations : int
         Imputed networks kept of each chain.
-    sweep : {"node", "layer"}
-        Whether imputation moves one node at a time or a whole layer.
+    sweep : {"auto", "node", "layer", "guided"}
+        How imputation moves hidden layers. "node" and "layer": slice steps from the prior, of one
+        node at a time or of a whole layer. "guided": values of all hidden nodes at anchors, 20 to
+        256 of the rows, move at once, guided by the curvature of the posterior. "auto": "guided"
+        where the solver has such moves for the observation model, else "node".
     bracket : float
         Width of the slice bracket in units of the mean accepted angle; ``inf``: the full circle.
     n_scoring : int
@@ -158,7 +164,7 @@ class DGP(BaseEmulator):
         burn_in: float = 0.75,
         n_sweeps: int | None = None,
         n_imputations: int = 5,
-        sweep: str = "node",
+        sweep: str = "auto",
         bracket: float = 16.0,
         n_scoring: int = 1,
         early_stopping: bool = True,
@@ -219,6 +225,7 @@ class DGP(BaseEmulator):
             "burn_in": 0.75,
             "n_sweeps": 10,
             "n_imputations": 50,
+            "sweep": "node",
             "bracket": float("inf"),
             "n_scoring": 10,
             "early_stopping": False,
@@ -246,7 +253,8 @@ class DGP(BaseEmulator):
     def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
         require_flag("stacking", self.stacking)
         require_whole("n_chains", self.n_chains)
-        n_iter = self._n_iter(problem.solver)
+        require_choice(self.inference, "inference", tuple(M_STEPS))
+        n_iter = self._n_iter(self._with_moves(problem).solver)
         require_verbose(self.verbose)
         enough = self.n_chains >= N_FOLDS and n_sites >= FEWEST_ROWS and n_iter > 1
         stacks = self.stacking and enough
@@ -266,15 +274,24 @@ class DGP(BaseEmulator):
     def structure(self, problem: Problem, n_folds: int) -> DeepGP:
         """The deep network alone, whose chains hold out folds of rows in turn."""
         require_choice(self.inference, "inference", tuple(M_STEPS))
-        layers = self._layers(problem.n_inputs)
+        layers, problem = self._layers(problem.n_inputs), self._with_moves(problem)
         if self.inference == "full_bayes":
-            _require_proper_scales(layers)
-            layers = [_with_proper_prior(layer) for layer in layers]
+            layers = sampled_layers(layers)
         network = problem.network(layers)
         label = f"DGP, {layers_in_words(network.depth)}, {kernels_in_words(layers)}"
         return DeepGP(
             label, network, starting_params_of(network, layers), self._plan(n_folds, network)
         )
+
+    def _with_moves(self, problem: Problem) -> Problem:
+        """The problem with the solver for these moves of the hidden layers."""
+        require_choice(self.sweep, "sweep", (AUTO, *SWEEPS))
+        guided = problem.guided if M_STEPS[self.inference].shares_parameters else None
+        if self.sweep in {AUTO, GUIDED} and guided is not None:
+            return guided
+        require(self.sweep != GUIDED, NOT_GUIDED)
+        require(not problem.solver.for_hidden(), HAS_ANCHORS)
+        return problem
 
     def _n_programs(self) -> int:
         return self.n_chains
@@ -301,11 +318,10 @@ class DGP(BaseEmulator):
         require_value(is_share, "burn_in", self.burn_in, "at least 0 and below 1")
         is_width = is_real(self.bracket) and self.bracket > 0
         require_value(is_width, "bracket", self.bracket, "a positive number")
-        require_choice(self.sweep, "sweep", tuple(SWEEPS))
         require_flag("early_stopping", self.early_stopping)
         m_step = M_STEPS[self.inference]
         return Plan(
-            moves=Guided() if guided else SWEEPS[self.sweep],
+            moves=SWEEPS[GUIDED if guided else "node" if self.sweep == AUTO else self.sweep],
             m_step=m_step,
             n_chains=self.n_chains,
             n_iter=self._n_iter(network.solver),
@@ -355,22 +371,3 @@ class DGP(BaseEmulator):
         paths = {f"{kind}_{layer + 1}": trace[kind][layer] for kind in kinds for layer in layers}
         moving = {name: path for name, path in paths.items() if np.ptp(path) > 0.0}
         return inference_data(moving | {"log_density": trace["log_density"]})
-
-
-def _require_proper_scales(layers: Sequence[Layer]) -> None:
-    if any(layer.scale == ESTIMATE for layer in layers[:-1]):
-        raise InputError(
-            "scale of a hidden layer is 'estimate', which inference='full_bayes' cannot sample: "
-            "its posterior is improper; give a number or None."
-        )
-
-
-def _with_proper_prior(layer: Layer) -> Layer:
-    """Give a sampled nugget a proper prior: under a flat one the posterior is all noise."""
-    prior, word = prior_by_name(layer.prior), str(layer.nugget)
-    is_proper = word == ESTIMATE and isinstance(prior, Reference)
-    if word not in SAMPLED_NUGGETS or prior.nugget != Flat() or is_proper:
-        return layer
-    return dataclasses.replace(
-        layer, prior=dataclasses.replace(prior, nugget=SAMPLED_NUGGETS[word])
-    )

@@ -18,7 +18,7 @@ from deepemu.data.checks import (
 from deepemu.data.runs import Runs
 from deepemu.estimators.base import BaseEmulator, solvers_of
 from deepemu.estimators.dgp import DGP
-from deepemu.estimators.race import DEEPEST, EFFORTS, Effort, Race, Rules
+from deepemu.estimators.race import DEEPEST, EFFORTS, EFFORTS_SWEPT, Effort, Race, Rules
 from deepemu.files.atomic import PathLike
 from deepemu.observations.model import Observation
 from deepemu.posterior.stacking import judged_of
@@ -28,7 +28,7 @@ from deepemu.training.keeper import Keeper
 from deepemu.training.plan import N_FOLDS
 from deepemu.training.structures import KERNELS, DeepGP, Problem, Structure, plain_gps
 
-# Three layers need many sweeps, and settle late; they predict better with few lengthscales.
+# Swept from the prior three layers settle late, and predict better with few lengthscales.
 THREE_LAYERS: dict[str, Any] = {"lengthscale": "layer", "n_sweeps": 10, "early_stopping": False}
 
 
@@ -39,18 +39,19 @@ class Emulator(BaseEmulator):
     Plain Gaussian processes with two kernels come first; then deep ones of two layers, a few chains
     each. If these predict clearly worse, that is all. Otherwise they get the rest of their chains,
     unless one kernel is clearly worse than the other. If they have most of the weight and
-    ``max_depth`` is 3, three layers follow, with one lengthscale per hidden layer and more
-    sweeps. Nodes that only copy an input in the first chains are dropped from the later ones. All
-    trained structures are weighted, and `summary` shows the evidence.
+    ``max_depth`` is 3, three layers follow. Nodes that only copy an input in the first chains are
+    dropped from the later ones. All trained structures are weighted, and `summary` shows the
+    evidence.
 
     Parameters
     ----------
     effort : {"quick", "default", "thorough"}
         How much is trained. "quick" takes the kernel whose plain process predicts better, four
-        chains and 60 iterations; "default" both kernels, eight chains of each and 200 iterations;
-        "thorough" adds, where depth pays, eight chains of three layers and 500 iterations. Guided
-        chains, from 400 distinct rows on, settle in fewer iterations: 40, 80 and 200 of them. The
-        arguments ``max_depth``, ``n_chains`` and ``n_iter`` replace its numbers.
+        chains and 40 iterations; "default" both kernels, eight chains of each and 80 iterations;
+        "thorough" sixteen chains of each and, where depth pays, sixteen of three layers. (Where
+        moves cannot be guided, see `DGP`, there are 60 and 200 iterations, eight chains of each
+        kernel and eight of three layers with 500 iterations.) The arguments ``max_depth``,
+        ``n_chains`` and ``n_iter`` replace these numbers.
     time_limit : float or None
         Seconds after which nothing new is begun. Deep structures share the time, whatever
         ``n_chains`` is: chains are added as long as there is time, up to 48, and end early where
@@ -67,8 +68,8 @@ class Emulator(BaseEmulator):
         smallest nugget. "estimate" does without that prior. A number up to 1e-6 is for numerical
         stability only; plain processes, which need less of it, then have 1e-8.
     n_chains : int or None
-        Chains of each deep structure of two layers, at least 4; three layers get 4, and 8 with
-        "thorough".
+        Chains of each deep structure of two layers, at least 4; three layers get 4 in all, and 16
+        with "thorough".
     n_iter : int or None
         Iterations of each chain.
     random_state, device, n_jobs, verbose, observation, solver, checkpoint
@@ -121,6 +122,7 @@ class Emulator(BaseEmulator):
         return self.nugget
 
     def _structures(self, problem: Problem, n_sites: int) -> list[Structure]:
+        problem = problem.guided or problem
         effort, limit = self._effort(problem.solver), self.time_limit
         require_verbose(self.verbose)
         deepest_is_known = effort.max_depth <= DEEPEST
@@ -136,14 +138,14 @@ class Emulator(BaseEmulator):
     def _effort(self, solver: Solver) -> Effort:
         """The effort that was named, for this solver, with the numbers that were given."""
         require_choice(self.effort, "effort", tuple(EFFORTS))
-        named = EFFORTS[self.effort]
+        named = (EFFORTS if solver.for_hidden() else EFFORTS_SWEPT)[self.effort]
         asked = {name: getattr(self, name) for name in ("max_depth", "n_chains", "n_iter")}
         given = {name: number for name, number in asked.items() if number is not None}
         for name, number in given.items():
             require_whole(name, number)
         if "n_iter" in given:
             given["n_iter_of_three"] = given["n_iter"]
-        return dataclasses.replace(named.guided if solver.for_hidden() else named, **given)
+        return dataclasses.replace(named, **given)
 
     def _deep(
         self, problem: Problem, depth: int, kernel: str, n_chains: int, width: int | None
@@ -162,9 +164,10 @@ class Emulator(BaseEmulator):
         observation = structures[0].observation
         solver, of_plain = solvers_of(self.solver)(runs.sites.n_sites, observation)
         problem = Problem(runs.y.shape[1], observation, solver, runs.columns.inputs, of_plain)
+        problem = problem.guided or problem
         deep = functools.partial(self._deep, problem)
         seconds = math.inf if self.time_limit is None else float(self.time_limit)
-        rules = Rules(self._effort(solver), seconds, self._shows_progress(), deep)
+        rules = Rules(self._effort(problem.solver), seconds, self._shows_progress(), deep)
         race = Race(rules, seed, runs.sites, judged_of(runs, observation), keeper)
         race.run(structures)
         return race.trained, tuple(race.decisions)

@@ -4,7 +4,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -45,36 +45,28 @@ SHARE_OF_ONE = 0.4
 @dataclass(frozen=True)
 class Effort:
     """How much is trained: chains per deep structure of two layers, iterations of each, the largest
-    depth, whether deep structures have both kernels from the start, what three layers have
-    instead: chains in all, and iterations; and iterations of guided chains."""
+    depth, whether deep structures have both kernels from the start, and what three layers have
+    instead: chains in all, and iterations."""
 
     n_chains: int
     n_iter: int
     max_depth: int
     both_kernels: bool = True
     n_chains_of_three: int = N_FOLDS
-    n_iter_of_three: int = 200
-    n_iter_guided: int = 80
-
-    @property
-    def guided(self) -> "Effort":
-        """The same for guided chains."""
-        n_iter = self.n_iter_guided
-        return replace(self, n_iter=n_iter, n_iter_of_three=n_iter)
+    n_iter_of_three: int = 80
 
 
+# Of chains that move guided, and of those whose hidden layers are swept from the prior.
 EFFORTS = {
-    "quick": Effort(
-        n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60, n_iter_guided=40
-    ),
-    "default": Effort(n_chains=8, n_iter=200, max_depth=2),
+    "quick": Effort(n_chains=4, n_iter=40, max_depth=2, both_kernels=False, n_iter_of_three=40),
+    "default": Effort(n_chains=8, n_iter=80, max_depth=2),
+    "thorough": Effort(n_chains=16, n_iter=80, max_depth=3, n_chains_of_three=16),
+}
+EFFORTS_SWEPT = {
+    "quick": Effort(n_chains=4, n_iter=60, max_depth=2, both_kernels=False, n_iter_of_three=60),
+    "default": Effort(n_chains=8, n_iter=200, max_depth=2, n_iter_of_three=200),
     "thorough": Effort(
-        n_chains=8,
-        n_iter=200,
-        max_depth=3,
-        n_chains_of_three=8,
-        n_iter_of_three=500,
-        n_iter_guided=200,
+        n_chains=8, n_iter=200, max_depth=3, n_chains_of_three=8, n_iter_of_three=500
     ),
 }
 

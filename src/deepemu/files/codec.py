@@ -18,7 +18,7 @@ from deepemu.core import distributions
 from deepemu.core.inference import impute, m_step, sem, steps
 from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
-from deepemu.core.nodes import anchored, node, solvers
+from deepemu.core.nodes import anchored, node, over_anchors, solvers
 from deepemu.errors import InputError, Message, Setting
 from deepemu.observations import gaussian
 from deepemu.posterior import summary
@@ -45,6 +45,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("vecchia", type(solvers.SOLVERS["vecchia"]), "n_near n_predict n_group"),
     ("groups", node.Groups, "own near"),
     ("anchored", anchored.Anchored, ""),
+    ("dense over anchors", over_anchors.DenseOverAnchors, ""),
     ("network", network.Network, "n_inputs layers observation solver hidden_solver"),
     (
         "nodes",

@@ -16,8 +16,17 @@ def bucket(n_rows: int) -> int:
     Data may grow within a bucket without a new program; from 128 rows on, padding adds at most an
     eighth to the rows and 42 % to the n³ work.
     """
-    step = max(SMALLEST_BUCKET, 2 ** (int(n_rows).bit_length() - 1) // 8)
+    step = _step(n_rows)
     return -(-n_rows // step) * step
+
+
+def bucket_before(n_rows: int) -> int:
+    """The largest bucket that does not hold them, zero at first."""
+    return bucket(n_rows) - _step(n_rows)
+
+
+def _step(n_rows: int) -> int:
+    return max(SMALLEST_BUCKET, 2 ** (int(n_rows).bit_length() - 1) // 8)
 
 
 def array(values: np.ndarray) -> Array:

@@ -13,6 +13,7 @@ from deepemu.core.model.priors import (
     Gamma,
     Independent,
     InverseGamma,
+    Marginal,
     Power,
     Prior,
     Reference,
@@ -27,12 +28,19 @@ from deepemu.data.checks import (
     require_whole,
 )
 from deepemu.data.names import numbered
+from deepemu.errors import InputError
 from deepemu.observations.model import Observation
 
 ESTIMATE, AUTO = "estimate", "auto"
 LENGTHSCALES = ("ard", "shared", "layer")
 # Of a nugget that is found: without evidence of noise the smallest is the most probable.
 FOUND_NUGGET = Power(0.5)
+# Priors of a nugget that is sampled. A density of the logarithm that falls as the one that "auto"
+# maximises has one power more.
+SAMPLED_NUGGETS: dict[str, Marginal] = {
+    ESTIMATE: Gamma(1.5, 3.9),
+    AUTO: Power(1.0 + FOUND_NUGGET.exponent),
+}
 # Joint draws have a nugget of at least 1e-8, so that less would give them another variance.
 SMALLEST_NUGGET = 1e-8
 _PRIORS: dict[str, Prior] = {
@@ -294,3 +302,22 @@ def _with_scales(layers: Sequence[Layer]) -> list[Layer]:
         replace(layer, scale=default(index)) if layer.scale is None else layer
         for index, layer in enumerate(layers)
     ]
+
+
+def sampled_layers(layers: Sequence[Layer]) -> list[Layer]:
+    """Layers whose free parameters are sampled: under proper posteriors."""
+    if any(layer.scale == ESTIMATE for layer in layers[:-1]):
+        raise InputError(
+            "scale of a hidden layer is 'estimate', which inference='full_bayes' cannot sample: "
+            "its posterior is improper; give a number or None."
+        )
+    return [_with_proper_prior(layer) for layer in layers]
+
+
+def _with_proper_prior(layer: Layer) -> Layer:
+    """Give a sampled nugget a proper prior: under a flat one the posterior is all noise."""
+    prior, word = prior_by_name(layer.prior), str(layer.nugget)
+    is_proper = word == ESTIMATE and isinstance(prior, Reference)
+    if word not in SAMPLED_NUGGETS or prior.nugget != Flat() or is_proper:
+        return layer
+    return replace(layer, prior=replace(prior, nugget=SAMPLED_NUGGETS[word]))

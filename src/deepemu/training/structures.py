@@ -13,6 +13,7 @@ from deepemu.core.inference.m_step import Maximise
 from deepemu.core.inference.steps import Guided, NodeWise
 from deepemu.core.model.network import Data, Network, Params
 from deepemu.core.nodes.solver import Solver
+from deepemu.core.nodes.solvers import over_anchors
 from deepemu.data.checks import is_real
 from deepemu.data.neighbours import spread_rows
 from deepemu.data.sites import SiteData, pack
@@ -22,6 +23,7 @@ from deepemu.errors import DataWarning, warn
 from deepemu.observations.choice import INTERPOLATES
 from deepemu.observations.gaussian import PerhapsNoise
 from deepemu.observations.model import Observation
+from deepemu.runtime.padding import bucket_before
 from deepemu.training import growth
 from deepemu.training.chains import Trained, train
 from deepemu.training.folds import HeldOut, with_new_sites
@@ -47,8 +49,9 @@ from deepemu.training.start import (
 # take a chain to a mode in which the outputs are a smooth function plus noise, and it stays there:
 # one in six single chains on a step function.
 SWEEPS_BEFORE_FIRST_M_STEP = 50
-# Hidden layers have so many degrees of freedom per node: few cannot follow what many rows show.
-ANCHORS, ROWS_OF_ANCHORS, MOST_ANCHORS = 100, 2000, 256
+# Hidden layers have so many degrees of freedom per node. With as many as rows, chains follow noise
+# and small features; few cannot follow what many rows show.
+FEWEST_ANCHORS, ANCHORS, ROWS_OF_ANCHORS, MOST_ANCHORS = 20, 100, 2000, 256
 # Share of a fit's iterations that an update runs: the chains resume from their last state.
 SHARE_OF_UPDATE = 0.2
 
@@ -108,7 +111,7 @@ class DeepGP(_Structure):
         self, seed: int, sites: SiteData, show_progress: bool, keeper: Keeper
     ) -> Trained:
         if self.network.hidden_solver is not None:
-            anchors = spread_rows(sites.x, min(n_anchors(sites.n_sites), sites.n_sites))
+            anchors = spread_rows(sites.x, n_anchors(sites.n_sites))
             sites = dataclasses.replace(sites, anchors=anchors)
         latents = starting_latents(self.network, self.observation, sites)
         chains = start_guided_chains(seed, self.plan, self.start, latents)
@@ -136,9 +139,12 @@ S = TypeVar("S", PlainGP, DeepGP)
 
 
 def n_anchors(n_sites: int) -> int:
-    """100 up to 2000 rows, then growing with the root of their number."""
-    grown = int(ANCHORS * np.sqrt(n_sites / ROWS_OF_ANCHORS))
-    return min(max(grown, ANCHORS), MOST_ANCHORS)
+    """About half of the rows up to 100, and from 2000 rows on growing with the root of their
+    number. The same for all numbers of rows that have the same programs, from 20 rows on."""
+    n_rows = bucket_before(n_sites)
+    few = min(max(n_rows // 2, FEWEST_ANCHORS), ANCHORS, n_sites)
+    grown = int(ANCHORS * np.sqrt(n_rows / ROWS_OF_ANCHORS))
+    return min(max(grown, few), MOST_ANCHORS)
 
 
 def with_anchors(sites: SiteData, before: Trained) -> SiteData:
@@ -205,6 +211,16 @@ class Problem:
             layers, len(self.input_names), self.n_outputs, self.observation, solver,
             self.input_names,
         )  # fmt: skip
+
+    @property
+    def guided(self) -> "Problem | None":
+        """The same with guided moves of hidden layers, if the solver has them."""
+        solver = over_anchors(self.solver, self.observation.imputed)
+        if solver is None:
+            return None
+        return dataclasses.replace(
+            self, solver=solver, plain_solver=self.plain_solver or self.solver
+        )
 
     @property
     def n_inputs(self) -> int:

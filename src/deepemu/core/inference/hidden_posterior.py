@@ -24,15 +24,11 @@ from deepemu.core.model.network import (
     layer_parts,
     layer_sites,
 )
-from deepemu.core.nodes import anchored, dense, near_rows, terms
+from deepemu.core.nodes import anchored, dense
 from deepemu.core.nodes.node import Node, Sites
-from deepemu.core.nodes.terms import Terms
 
 Whites = tuple[Array, ...]
 """v (P, M) of each hidden layer."""
-
-# Rows whose terms make the information: it shapes moves, and is no part of the posterior.
-ROWS_OF_INFORMATION = 1024
 
 
 @dataclass(frozen=True)
@@ -131,21 +127,11 @@ class HiddenPosterior:
     # --- information ------------------------------------------------------------------------------
 
     def information(self, latents: Latents) -> Array:
-        """F (|v|, |v|) where the layers are ``latents``, from some of the rows, scaled up."""
-        local = self._local_slopes(latents)
+        """F (|v|, |v|) where the layers are ``latents``."""
+        in_whites = self._in_whites(self._local_slopes(latents), self._every_basis(latents))
         nodes, inputs, targets, sites = self._last(latents)
-        bases = self._every_basis(latents)
-
-        def of_node(one: tuple[Node, Array, Sites]) -> Array:
-            node, target, sites = one
-            every = near_rows.groups_of(sites)
-            some, share = near_rows.some_of(every, sites.used, ROWS_OF_INFORMATION)
-            scaled = near_rows.in_lengthscales(node, inputs)
-            of_group = _jacobians(self, node, local, bases)
-            found = near_rows.over_groups(of_group, some, node, scaled, target, sites)
-            jacobian = found.reshape(-1, found.shape[2])
-            return share * jacobian.T @ jacobian
-
+        solver = self.network.solver
+        of_node = lambda one: solver.information(one[0], inputs, one[1], one[2], in_whites)  # noqa: E731
         return jnp.sum(lax.map(of_node, (nodes, targets, sites)), axis=0)
 
     def _every_basis(self, latents: Latents) -> tuple[Array, ...]:
@@ -178,6 +164,33 @@ class HiddenPosterior:
             found.append(jax.vmap(of_node)(nodes, targets, sites))
         return tuple(found)
 
+    def _in_whites(
+        self, local: tuple[Array | None, ...], bases: tuple[Array, ...]
+    ) -> Callable[[Array, Array], Array]:
+        """Slopes (B, k, |v|) in v, given those (B, k, T, D) in the last layer's inputs at rows
+        (B, T)."""
+        network, last = self.network, self.network.depth - 1
+
+        def of_all(slopes: Array, rows: Array) -> Array:
+            totals: list[Array | None] = [None] * last
+            _add_to_sources(network, last, slopes, totals)
+            found: list[Array] = [slopes[..., 0]] * last
+            for layer in reversed(range(last)):
+                mine = totals[layer]
+                if mine is None:
+                    width = network.layers[layer].width
+                    mine = jnp.zeros((*slopes.shape[:3], width), slopes.dtype)
+                slope_of_layer = local[layer]
+                if slope_of_layer is not None:
+                    through = jnp.einsum("bjtk,kbtd->bjtd", mine, slope_of_layer[:, rows])
+                    _add_to_sources(network, layer, through, totals)
+                of_node = lambda one: jnp.einsum("bjt,btm->bjm", one[0], one[1][rows])  # noqa: E731
+                of_nodes = lax.map(of_node, (jnp.moveaxis(mine, 3, 0), bases[layer]))
+                found[layer] = jnp.moveaxis(of_nodes, 0, 2).reshape(*slopes.shape[:2], -1)
+            return jnp.concatenate(found, axis=2)
+
+        return of_all
+
 
 def _log_prior(whites: Whites) -> Array:
     return -0.5 * sum((jnp.sum(v**2) for v in whites[1:]), start=jnp.sum(whites[0] ** 2))
@@ -191,47 +204,6 @@ def _bases(network: Network, params: Params, data: Data) -> Array:
 def _basis(node: Node, inputs: Array, sites: Sites) -> Array:
     """B (n, M) with w = B v."""
     return anchored.basis(node, anchored.conditioned(node, inputs, sites), inputs)
-
-
-def _jacobians(
-    posterior: HiddenPosterior,
-    node: Node,
-    local: tuple[Array | None, ...],
-    bases: tuple[Array, ...],
-) -> Callable[[Terms, Array], Array]:
-    """Slopes (B, 2b, |v|) in v of the own rows of terms, with JᵀJ = ∂e ∂eᵀ/(σ²s²) + ½ ∂s² ∂s²ᵀ/s⁴
-    of each."""
-    network = posterior.network
-    last = network.depth - 1
-
-    def of_terms(these: Terms, target: Array) -> Array:
-        of_e, of_s = terms.slopes_of_each(these, terms.conditional(these, target))
-        both = jnp.concatenate([of_e / jnp.sqrt(node.scale), jnp.sqrt(0.5) * of_s], axis=2)
-        both = both * node.inverse_lengthscale[None, :, None, None]
-        slopes = jnp.transpose(both, (3, 2, 0, 1))
-        return jnp.concatenate(of_layers(slopes, jnp.maximum(these.places.T, 0)), axis=2)
-
-    def of_layers(slopes: Array, rows: Array) -> list[Array]:
-        """Slopes (B, 2b, P · M) in each layer's v, given those (B, 2b, T, D) in the last layer's
-        inputs at rows (B, T)."""
-        totals: list[Array | None] = [None] * last
-        _add_to_sources(network, last, slopes, totals)
-        found: list[Array] = [slopes[..., 0]] * last
-        for layer in reversed(range(last)):
-            mine = totals[layer]
-            if mine is None:
-                width = network.layers[layer].width
-                mine = jnp.zeros((*slopes.shape[:3], width), slopes.dtype)
-            slope_of_layer = local[layer]
-            if slope_of_layer is not None:
-                through = jnp.einsum("bjtk,kbtd->bjtd", mine, slope_of_layer[:, rows])
-                _add_to_sources(network, layer, through, totals)
-            in_whites = lambda one: jnp.einsum("bjt,btm->bjm", one[0], one[1][rows])  # noqa: E731
-            of_nodes = lax.map(in_whites, (jnp.moveaxis(mine, 3, 0), bases[layer]))
-            found[layer] = jnp.moveaxis(of_nodes, 0, 2).reshape(*slopes.shape[:2], -1)
-        return found
-
-    return of_terms
 
 
 def _add_to_sources(

@@ -1,5 +1,6 @@
 """The algebra of a node over its sites, behind one protocol."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 from deepemu._types import Array
@@ -7,6 +8,9 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels.kernel import Kernel
 from deepemu.core.nodes.linked import Link, Scheme
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
+
+InUnknowns = Callable[[Array, Array], Array]
+"""Slopes (B, k, K) in K unknowns, given those (B, k, T, D) in the inputs at rows (B, T)."""
 
 
 class Solver(Protocol):
@@ -57,6 +61,13 @@ class Solver(Protocol):
         self, node: Node, inputs: Array, target: Array, sites: Sites, /
     ) -> tuple[Array, Array]:
         """Log density, and its gradient (n, D) in the inputs."""
+
+    def information(
+        self, node: Node, inputs: Array, target: Array, sites: Sites, in_unknowns: InUnknowns, /
+    ) -> Array:
+        """F = JᵀJ, with J the slopes of all residuals e/s and variances log(s²)/√2 of rows given
+        others, in unknowns that the inputs depend on. Solvers with guided moves have it."""
+        raise TypeError("this solver has no guided moves")
 
     # --- a sweep: some columns of the inputs move, the others rest ------------------------------
 

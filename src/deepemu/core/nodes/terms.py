@@ -16,6 +16,7 @@ from jax import lax
 from deepemu._types import Array, record
 from deepemu.core.kernels import products
 from deepemu.core.kernels.kernel import Kernel, Two
+from deepemu.core.platforms import by_platform
 
 T = TypeVar("T")
 # Terms at once: what a core's cache holds, and what fills a GPU.
@@ -71,7 +72,7 @@ def in_chunks(function: Callable[..., T], index: Array, *shared: Any) -> T:
 
         return run
 
-    return lax.platform_dependent(index, *shared, cpu=by(ON_CPU), default=by(ON_GPU))
+    return by_platform(by(ON_CPU), by(ON_GPU), index, *shared)
 
 
 def padded(index: Array, size: int) -> Array:

@@ -30,11 +30,13 @@ from deepemu.core.nodes.near_rows import (
 from deepemu.core.nodes.nearest import ByNeighbours, Nearby
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
 from deepemu.core.nodes.roots import Whitening
-from deepemu.core.nodes.solver import Solver
+from deepemu.core.nodes.solver import InUnknowns, Solver
 from deepemu.core.nodes.terms import Terms
 
 # Rows whose terms make the information: it shapes steps, and is no part of the density.
 ROWS_OF_INFORMATION = 512
+# Likewise for moves of the inputs, which have many more unknowns.
+ROWS_OF_SLOPES = 1024
 
 
 def factor(node: Node, inputs: Array, sites: Sites) -> Whitening:
@@ -160,6 +162,24 @@ def input_slopes(node: Node, inputs: Array, target: Array, sites: Sites) -> tupl
     return _log_density(white, variance, node, sites), in_lengthscales(node, total)
 
 
+def information(
+    node: Node, inputs: Array, target: Array, sites: Sites, in_unknowns: InUnknowns
+) -> Array:
+    """F from some of the groups, scaled up: it shapes moves, and is no part of the posterior."""
+
+    def of_terms(these: Terms, target: Array) -> Array:
+        of_e, of_s = terms.slopes_of_each(these, terms.conditional(these, target))
+        both = jnp.concatenate([of_e / jnp.sqrt(node.scale), jnp.sqrt(0.5) * of_s], axis=2)
+        both = both * node.inverse_lengthscale[None, :, None, None]
+        slopes = jnp.transpose(both, (3, 2, 0, 1))
+        return in_unknowns(slopes, jnp.maximum(these.places.T, 0))
+
+    some, share = near_rows.some_of(groups_of(sites), sites.used, ROWS_OF_SLOPES)
+    found = over_groups(of_terms, some, node, in_lengthscales(node, inputs), target, sites)
+    jacobian = found.reshape(-1, found.shape[2])
+    return share * jacobian.T @ jacobian
+
+
 def at_rest(node: Node, columns: Array, sites: Sites) -> Array:
     """The columns (n, D) in lengthscales."""
     return in_lengthscales(node, columns)
@@ -193,6 +213,7 @@ class Vecchia(Solver):
     fit = staticmethod(fit)
     derivatives = staticmethod(derivatives)
     input_slopes = staticmethod(input_slopes)
+    information = staticmethod(information)
     at_rest = staticmethod(at_rest)
     more_at_rest = staticmethod(more_at_rest)
     log_density_moving = staticmethod(log_density_moving)
