@@ -12,7 +12,7 @@ are the outputs that guide the layers below.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,6 +31,8 @@ N_ASCENTS = 4
 N_LEAPS, N_SLICES = 4, 2
 # Newton steps are shortened so many times.
 N_TRIES, SHORTER = 8, 0.4
+# A leap of length h from rest goes by ½h²A⁻¹g: this one is a Newton step.
+NEWTON = 2.0**0.5
 LARGEST_STEP, ACCEPTED, RATE = 0.5, 0.75, 0.5
 
 
@@ -87,9 +89,7 @@ def _move_hidden(
     now_or_then = lambda now, then: jnp.where(steps.adapt, now, then)  # noqa: E731
     reference = jax.tree.map(now_or_then, posterior.carry(whites), then)
     began = replace(state, guide=replace(guide, reference=(*reference, *of_last)))
-    given = key, posterior, steps, whites, _root(posterior, reference), began
-    ascends = steps.adapt & (state.sweeps < N_ASCENTS)
-    moved, after = lax.cond(ascends, lambda: _ascend(*given), lambda: _explore(*given))
+    moved, after = _explore(key, posterior, steps, whites, _root(posterior, reference), began)
     return replace(after, latents=(*posterior.carry(moved), *last), sweeps=state.sweeps + 1)
 
 
@@ -111,35 +111,19 @@ def _newton(root: Array, gradient: Array) -> Array:
     return linalg.solve_transposed(root, inner)[:, 0]
 
 
-def _ascend(
-    key: Array,
-    posterior: HiddenPosterior,
-    steps: Steps,
-    whites: Whites,
-    root: Array,
-    state: Imputation,
-) -> tuple[Whites, Imputation]:
-    """A Newton step, shortened until the posterior rises."""
-    vector = _vector(whites)
-    value, gradient = posterior.slopes(whites)
-    step, start = _newton(root, vector.flat(gradient)), vector.flat(whites)
+class _Leap(NamedTuple):
+    """The next point of a trajectory that began at ``start``, with the log posterior there
+    (``first``) and at the point before (``value``)."""
 
-    def shorter(carry: Any) -> Any:
-        length, _, count = carry
-        length = length * SHORTER
-        return length, posterior.log_posterior(vector.whites(start + length * step)), count + 1
-
-    def fails(carry: Any) -> Array:
-        _, now, count = carry
-        return ~(now > value) & (count <= N_TRIES)
-
-    # The whole step is the first try: the posterior is compiled once.
-    none = jnp.zeros((), jnp.int32)
-    begin = jnp.full_like(value, 1.0 / SHORTER), jnp.full_like(value, -jnp.inf), none
-    length, now, count = lax.while_loop(fails, shorter, begin)
-    length = jnp.where(now > value, length, 0.0)
-    counted = replace(state, evaluations=state.evaluations + count + 1)
-    return vector.whites(start + length * step), counted
+    start: Array
+    at: Array
+    momentum: Array
+    length: Array
+    ascends: Array
+    first: Array
+    value: Array
+    n_done: Array
+    ends: Array
 
 
 class _Walk(NamedTuple):
@@ -161,11 +145,12 @@ def _explore(
     root: Array,
     state: Imputation,
 ) -> tuple[Whites, Imputation]:
-    """Rounds of a trajectory and slice steps."""
+    """Rounds of a trajectory and slice steps; at first a Newton step."""
     vector, guide = _vector(whites), _guide(state)
     centre = vector.flat(posterior.whiten(guide.reference[: len(whites)]))
     value = lambda x: posterior.log_posterior(vector.whites(x))  # noqa: E731
     rate = jnp.where(steps.adapt, learning_rate(state.sweeps), 0.0)
+    ascends = jnp.asarray(steps.adapt & (state.sweeps < N_ASCENTS))
 
     def slopes(x: Array) -> tuple[Array, Array]:
         value, gradient = posterior.slopes(vector.whites(x))
@@ -173,16 +158,16 @@ def _explore(
 
     def one_round(index: Array, walk: _Walk) -> _Walk:
         keys = jax.random.split(jax.random.fold_in(key, index), N_SLICES + 1)
-        walk = _trajectory(keys[0], slopes, root, walk, steps.adapt)
+        walk = _trajectory(keys[0], slopes, root, walk, jnp.asarray(steps.adapt), ascends)
         slice_by = lambda k, walk: _on_ellipse(  # noqa: E731
             keys[k + 1], value, root, centre, walk, steps, rate
         )
-        return lax.fori_loop(0, N_SLICES, slice_by, walk)
+        return lax.fori_loop(0, jnp.where(ascends, 0, N_SLICES), slice_by, walk)
 
     at = vector.flat(whites)
     unknown = jnp.zeros((), at.dtype)  # until the first trajectory has evaluated it
     start = _Walk(at, unknown, guide.step, jnp.mean(state.angles[0]), state.evaluations)
-    end = lax.fori_loop(0, steps.n_sweeps, one_round, start)
+    end = lax.fori_loop(0, jnp.where(ascends, 1, steps.n_sweeps), one_round, start)
     hidden, last = state.angles[: len(whites)], state.angles[len(whites) :]
     angles = (*[jnp.full_like(each, end.angle) for each in hidden], *last)
     after = replace(
@@ -196,35 +181,52 @@ def _trajectory(
     slopes: Callable[[Array], tuple[Array, Array]],
     root: Array,
     walk: _Walk,
-    adapt: Array | bool,
+    adapt: Array,
+    ascends: Array,
 ) -> _Walk:
-    """A Hamiltonian trajectory with mass A; its step length follows the acceptance while it may."""
+    """A Hamiltonian trajectory with mass A, whose step length follows the acceptance while it may;
+    or a Newton step, shortened until the posterior rises."""
     key_momentum, key_length, key_accept = jax.random.split(key, 3)
     drawn = root @ jax.random.normal(key_momentum, walk.at.shape, walk.at.dtype)
+    length = walk.step * jax.random.uniform(key_length, (), walk.at.dtype, 0.8, 1.2)
+    rest = jnp.zeros_like(drawn)
+    begin = _Leap(
+        walk.at, walk.at, jnp.where(ascends, rest, drawn), jnp.where(ascends, NEWTON, length),
+        ascends, walk.value, walk.value, jnp.zeros((), jnp.int32), jnp.zeros((), bool),
+    )  # fmt: skip
+    end = lax.while_loop(lambda leap: ~leap.ends, lambda leap: _leap(slopes, root, leap), begin)
     kinetic = lambda r: 0.5 * jnp.sum(linalg.solve_vector(root, r) ** 2)  # noqa: E731
-    step = walk.step * jax.random.uniform(key_length, (), walk.at.dtype, 0.8, 1.2)
-
-    def leap(count: Array, carry: Any) -> Any:
-        at, momentum, _, first = carry
-        value, gradient = slopes(at)
-        is_end = (count == 0) | (count == N_LEAPS)
-        momentum = momentum + jnp.where(is_end, 0.5, 1.0) * step * gradient
-        further = at + step * _newton(root, momentum)
-        at = jnp.where(count == N_LEAPS, at, further)
-        return at, momentum, value, jnp.where(count == 0, value, first)
-
-    begin = walk.at, drawn, walk.value, walk.value
-    at, momentum, value, first = lax.fori_loop(0, N_LEAPS + 1, leap, begin)
-    ratio = jnp.exp(jnp.minimum(value - kinetic(momentum) - (first - kinetic(drawn)), 0.0))
+    gain = end.value - kinetic(end.momentum) - (end.first - kinetic(drawn))
+    ratio = jnp.exp(jnp.minimum(gain, 0.0))
     ratio = jnp.where(jnp.isfinite(ratio), ratio, 0.0)
-    accepted = jax.random.uniform(key_accept, (), walk.at.dtype) < ratio
+    is_drawn = jax.random.uniform(key_accept, (), walk.at.dtype) < ratio
+    accepted = jnp.where(ascends, end.value > end.first, is_drawn)
     followed = jnp.minimum(walk.step * jnp.exp(RATE * (ratio - ACCEPTED)), LARGEST_STEP)
     return walk._replace(
-        at=jnp.where(accepted, at, walk.at),
-        value=jnp.where(accepted, value, first),
-        step=jnp.where(adapt, followed, walk.step),
-        evaluations=walk.evaluations + N_LEAPS + 1,
+        at=jnp.where(accepted, end.at, walk.at),
+        value=jnp.where(accepted, end.value, end.first),
+        step=jnp.where(adapt & ~ascends, followed, walk.step),
+        evaluations=walk.evaluations + end.n_done,
     )
+
+
+def _leap(slopes: Callable[[Array], tuple[Array, Array]], root: Array, leap: _Leap) -> _Leap:
+    """A leap of the trajectory, or the next try of a Newton step. One program does both: it has
+    the slopes once, which take most of the time to compile."""
+    value, gradient = slopes(leap.at)
+    begins, is_last = leap.n_done == 0, leap.n_done == N_LEAPS
+    first = jnp.where(begins, value, leap.first)
+    is_done = ~begins & ((value > first) | (leap.n_done > N_TRIES))
+    ends = jnp.where(leap.ascends, is_done, is_last)
+    share = jnp.where(begins | is_last, 0.5, 1.0)
+    momentum = leap.momentum + share * leap.length * gradient
+    further = leap.at + leap.length * _newton(root, momentum)
+    shorter = leap.start + SHORTER * (leap.at - leap.start)
+    further = jnp.where(leap.ascends & ~begins, shorter, further)
+    return leap._replace(
+        at=jnp.where(ends, leap.at, further),
+        momentum=momentum, first=first, value=value, n_done=leap.n_done + 1, ends=ends,
+    )  # fmt: skip
 
 
 def _on_ellipse(
