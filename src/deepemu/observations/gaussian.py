@@ -24,8 +24,9 @@ from deepemu.errors import DataWarning, Message, Setting, warn
 from deepemu.observations.model import Observation
 
 LOG_2PI = float(np.log(2.0 * np.pi))
-# The stretch is shrunk towards 1 with the weight of so many outputs.
-PRIOR_OUTPUTS = 20
+# The stretch is shrunk towards 1 with the weight of so many outputs; with more of it where it would
+# narrow intervals, since a hundred outputs may have missed the large errors by chance.
+PRIOR_OUTPUTS, PRIOR_OUTPUTS_OF_NARROW = 20, 140
 STRETCH_BOUNDS = (0.3, 3.0)
 OUT_OF_REACH = 1e9
 NEGLIGIBLE_NOISE = 1e-6
@@ -114,12 +115,14 @@ class GaussianNoise(Observation):
 
     def stretch(self, y: np.ndarray, found: Mixture, units: Units) -> np.ndarray:
         """The geometric mean of the factor c that minimises the mean CRPS and of the one that puts
-        95 % of the outputs inside the central 95 % interval, to the power n / (n + 20)."""
+        95 % of the outputs inside the central 95 % interval, to the power n / (n + 20), or
+        n / (n + 140) if it is below 1."""
         low, high = (self.quantile(level, found, units) for level in tails(LEVEL))
         covering = _covering_factors(y, found.centre, low, high)
         factors = np.stack([_best_crps_factors(y, found), covering])
         logs = np.mean(np.log(np.clip(factors, *STRETCH_BOUNDS)), axis=0)
-        return np.exp(logs * len(y) / (len(y) + PRIOR_OUTPUTS))
+        prior = np.where(logs < 0.0, PRIOR_OUTPUTS_OF_NARROW, PRIOR_OUTPUTS)
+        return np.exp(logs * len(y) / (len(y) + prior))
 
 
 @dataclass(frozen=True)
