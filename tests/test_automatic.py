@@ -221,9 +221,14 @@ def test_an_update_predicts_new_rows_before_it_adds_them(problem, elsewhere):
 # --- the race --------------------------------------------------------------------------------
 
 
-def race_with(monkeypatch, errors, better="matern52", copying=False, **settings):
+def race_with(
+    monkeypatch, errors, better="matern52", copying=False, found=None, by_noise=1.0, **settings
+):
     """A race in which structures of a depth predict with these errors, halved for the better
-    kernel where they are deep; returns depth, chains, width and kernel of those that ran."""
+    kernel where they are deep; returns depth, chains, width and kernel of those that ran.
+
+    Plain processes have found noise of the variance ``found``. Errors of deep structures that have
+    it are multiplied by ``by_noise``."""
     noise, x = (
         np.random.default_rng(3).normal(size=(40, 1)),
         np.random.default_rng(1).random((40, 2)),
@@ -234,9 +239,12 @@ def race_with(monkeypatch, errors, better="matern52", copying=False, **settings)
     def train(structure, *_):
         network, label = structure.network, structure.label
         n_chains = structure.plan.n_chains if isinstance(structure, DeepGP) else 1
-        kernel = label.rpartition(", ")[2].replace(" ", "_")
-        ran.append((network.depth, n_chains, network.layers[0].width, kernel))
+        kernel = label.split(", ")[1 if network.depth == 1 else 2].replace(" ", "_")
+        has_noise = structure.start[-1].log_nugget[0] > np.log(1e-5)
+        name = f"{kernel} with noise" if has_noise else kernel
+        ran.append((network.depth, n_chains, network.layers[0].width, name))
         error = errors[network.depth] * (0.5 if network.depth > 1 and kernel == better else 1.0)
+        error *= by_noise if has_noise else 1.0
         mean = np.tile(error * noise, (n_chains, 1, 1, 1))
         moments = Gaussian(mean, np.full(mean.shape, error**2))
         members = SimpleNamespace(latents=(latents[None, None],) if network.depth > 1 else ())
@@ -251,6 +259,10 @@ def race_with(monkeypatch, errors, better="matern52", copying=False, **settings)
 
     monkeypatch.setattr(PlainGP, "train", train)
     monkeypatch.setattr(DeepGP, "train", train)
+    if found is not None:
+        is_plain = lambda each: each.structure.network.depth == 1  # noqa: E731
+        monkeypatch.setattr(race_module, "found_noise", is_plain)
+        monkeypatch.setattr(race_module, "noise_variance", lambda _: np.array([found]))
     emulator = Emulator(**({"n_chains": 6, "max_depth": 3, "nugget": 1e-6} | settings))
     rules = Rules(
         emulator._effort(Dense()),
@@ -300,6 +312,34 @@ def test_nodes_that_copy_are_left_out_of_later_chains(monkeypatch):
     ran, decisions = race_with(monkeypatch, {1: 1.0, 2: 0.1, 3: 0.1}, copying=True)
     assert ran == [*PLAIN, *TWO, (2, 2, 1, "matern52"), (3, 4, 1, "matern52")]
     assert any("1 of 2 hidden nodes only copied an input" in each for each in decisions)
+
+
+WITH_NOISE = "matern52 with noise"
+TRIAL = (2, 4, 2, WITH_NOISE)
+
+
+@pytest.mark.parametrize(("by_noise", "kernel"), [(0.5, WITH_NOISE), (2.0, "matern52")])
+def test_later_chains_have_the_noise_of_plain_processes_if_it_helps(monkeypatch, by_noise, kernel):
+    errors = {1: 1.0, 2: 0.1, 3: 0.1}
+    ran, decisions = race_with(monkeypatch, errors, found=1e-4, by_noise=by_noise)
+    assert ran == [*PLAIN, *TWO, TRIAL, (2, 2, 2, kernel), (3, 4, 2, kernel)]
+    gain = f"{-np.log(by_noise):+.2f}"
+    assert any("with the least noise" in each and gain in each for each in decisions)
+
+
+def test_noise_is_not_tried_where_errors_are_smaller(monkeypatch):
+    """Deep structures have errors of sd 0.05: noise of sd 0.1 there is none."""
+    errors = {1: 1.0, 2: 0.1, 3: 0.1}
+    ran, _ = race_with(monkeypatch, errors, found=1e-2, by_noise=0.5)
+    assert ran == [*PLAIN, *TWO, (2, 2, 2, "matern52"), (3, 4, 2, "matern52")]
+
+
+def test_noise_of_one_of_two_outputs_is_tried(monkeypatch):
+    judged = SimpleNamespace()
+    errors = np.array([[0.1, 0.1], [0.2, 0.2], [0.3, 0.3]])
+    monkeypatch.setattr(race_module.stacking, "held_out_errors", lambda *_: errors)
+    race = Race(SimpleNamespace(seconds=math.inf), 0, None, judged)
+    np.testing.assert_allclose(race._possible(np.array([0.08, 0.1]), None), [0.08, 1e-8])
 
 
 def test_with_four_chains_nothing_is_added(monkeypatch):

@@ -18,11 +18,13 @@ from deepemu.posterior.stacking import Gain, Judged
 from deepemu.runtime.progress import say
 from deepemu.training.chains import Trained
 from deepemu.training.keeper import NOTHING_KEPT, Keeper
+from deepemu.training.layers import SMALLEST_NUGGET
 from deepemu.training.plan import FEWEST_ROWS, N_FOLDS
 from deepemu.training.structures import (
     KERNELS,
     DeepGP,
     Structure,
+    found_noise,
     is_twin,
     noise_variance,
     with_nugget,
@@ -36,6 +38,7 @@ DEEPEST = 3
 # As a share of the variance of the outputs. What a plain process takes for more noise is often a
 # function that it cannot follow, and a deep one can.
 MOST_NOISE = 0.01
+MEDIAN_OF_NORMAL = 0.6745
 # With a time limit: the deep chains after which more are not worth their predictions' time, and the
 # share of the time left that one of several structures may take.
 MOST_CHAINS = 48
@@ -111,10 +114,11 @@ class Race:
         self._add([self._deep(2, kernel, N_FOLDS) for kernel in kernels])
         if self._has_ended or self._depth_has_lost():
             return
-        width, kernels = self._pruned_width(), self._kernels_in_play(kernels)
-        n_more = effort.n_chains - N_FOLDS
+        kernels, n_more = self._kernels_in_play(kernels), effort.n_chains - N_FOLDS
         if n_more:
-            self._add([self._deep(2, kernel, n_more, width) for kernel in kernels])
+            self._try_noise(kernels[0])
+        width = self._pruned_width()
+        self._add([self._deep(2, kernel, n_more, width) for kernel in kernels if n_more])
         if self._has_ended:
             return
         self._gains_by_depth("two layers with all chains")
@@ -174,8 +178,12 @@ class Race:
         return self._rules.seconds - (time.monotonic() - self._began)
 
     @property
+    def _deep_ones(self) -> list[Trained]:
+        return [each for each in self.trained if each.structure.network.depth > 1]
+
+    @property
     def _n_deep_chains(self) -> int:
-        return sum(len(each.chains) for each in self.trained if each.structure.network.depth > 1)
+        return sum(len(each.chains) for each in self._deep_ones)
 
     @property
     def _has_ended(self) -> bool:
@@ -196,8 +204,40 @@ class Race:
         is_small = all(np.all(each < MOST_NOISE) for each in noise.values())
         return noise if found.is_clear and is_small else {}
 
+    def _try_noise(self, kernel: str) -> None:
+        """Chains with the least noise that a plain process has found, beside those of the same
+        kernel that find their own: later chains have it if these predict better."""
+        found = [noise_variance(each) for each in self.trained if found_noise(each)]
+        if self._noise or not found:
+            return
+        wanted = families.by_name(kernel)
+        own = next(each for each in self._deep_ones if _kernel_of(each.structure) == wanted)
+        noise = self._possible(np.min(found, axis=0), own)
+        if np.all(noise == SMALLEST_NUGGET):
+            return
+        n_before = len(self.trained)
+        self._noise = dict.fromkeys(map(families.by_name, KERNELS), noise)
+        self._add([self._deep(2, kernel, N_FOLDS)])
+        with_noise = self.trained[n_before:]
+        if not with_noise or not self._gains_by_noise(with_noise, own):
+            self._noise = {}
+
+    def _possible(self, noise: np.ndarray, own: Trained) -> np.ndarray:
+        """Noise variances (P,), the smallest for outputs that chains without it predict better than
+        such noise allows: half of all errors are at least the median of |noise|."""
+        median_error = np.median(stacking.held_out_errors([own], self._judged), axis=0)
+        is_possible = median_error > MEDIAN_OF_NORMAL * np.sqrt(noise)
+        return np.where(is_possible, noise, SMALLEST_NUGGET)
+
+    def _gains_by_noise(self, with_noise: list[Trained], own: Trained) -> bool:
+        """Whether it is more than one standard error: the smallest noise is the most probable."""
+        found = stacking.gain(with_noise, [own], self._judged)
+        what = "two layers with the least noise of plain processes"
+        self.decisions.append(_gain_in_words(what, "noise of their own", found))
+        return found.mean > found.error
+
     def _deep(self, depth: int, kernel: str, n_chains: int, width: int | None = None) -> DeepGP:
-        """A deep structure, with the noise of the plain process where there is some beyond doubt.
+        """A deep structure, with noise of plain processes where that is beyond doubt or better.
 
         Hidden layers may follow noise, and a nugget that they find is then too small. The process
         of the last layer varies about as much as the outputs, so that their share is its nugget.
@@ -207,10 +247,10 @@ class Race:
         return structure if noise is None else with_nugget(structure, noise)
 
     def _depth_has_lost(self) -> bool:
-        """Whether deep structures predict clearly worse, and have little of the weight: a few rows
-        of four chains may be far off where their mixture is not."""
-        lost = self._gains_by_depth("two layers over one").is_clear_loss
-        return lost and self._weight_of_deep() < 0.5
+        """Whether deep structures predict worse by more than one standard error, and have little of
+        the weight: a few rows of four chains may be far off where their mixture is not."""
+        found = self._gains_by_depth("two layers over one")
+        return found.mean < -found.error and self._weight_of_deep() < 0.5
 
     def _weight_of_deep(self) -> float:
         weights = stacking.stack(self.trained, self._judged).weights
@@ -220,7 +260,7 @@ class Race:
         )
 
     def _gains_by_depth(self, what: str) -> Gain:
-        deep = [each for each in self.trained if each.structure.network.depth > 1]
+        deep = self._deep_ones
         plain = [each for each in self.trained if each.structure.network.depth == 1]
         found = stacking.gain(deep, plain, self._judged)
         self.decisions.append(f"Gain of {what}, in held-out log density per row: {found}.")
@@ -248,8 +288,7 @@ class Race:
 
     def _pruned_width(self) -> int | None:
         """The width without nodes that copy an input in all chains so far; None: unchanged."""
-        deep = [each.imputed for each in self.trained if each.structure.network.depth > 1]
-        copies = np.all([_copies(imputed) for imputed in deep], axis=0)
+        copies = np.all([_copies(each.imputed) for each in self._deep_ones], axis=0)
         if not copies.any():
             return None
         kept = max(int((~copies).sum()), 1)

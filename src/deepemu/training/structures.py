@@ -268,7 +268,7 @@ def without_noise(trained: Sequence[Trained], sites: SiteData) -> list[Structure
     The mode of the nugget is no average over it: a smooth function with few runs can look like
     noise. Held-out predictions decide. Repeated runs that differ leave no doubt.
     """
-    found = [each.structure for each in trained if _found_noise(each)]
+    found = [each.structure for each in trained if found_noise(each)]
     return [_interpolating(each) for each in found if not _repeats_differ(trained, sites)]
 
 
@@ -301,7 +301,7 @@ def _repeats_differ(trained: Sequence[Trained], sites: SiteData) -> bool:
     return trained[0].structure.observation.repeats_differ(sites.observed)
 
 
-def _found_noise(trained: Trained) -> bool:
+def found_noise(trained: Trained) -> bool:
     """Whether a plain process with held-out predictions has found a nugget above the smallest."""
     structure = trained.structure
     if not isinstance(structure, PlainGP) or not structure.n_folds:
