@@ -140,11 +140,12 @@ def measure(run: Run) -> dict[str, Any]:
     prediction, predict_s, predict_cpu_s = timed(
         lambda: estimator.predict(design.X_test, return_std=True)
     )
-    low, high = estimator.interval(design.X_test, level=0.95)
+    compared = estimator.posterior_.compared(design.X_test, design.y_test)
     return {
         **run._asdict(),
         **scores(design.y_test, *(np.asarray(part) for part in prediction)),
-        "interval_coverage": float(np.mean((low <= design.y_test) & (design.y_test <= high))),
+        "mixture_crps": float(compared.crps.mean() / np.ptp(design.y_test)),
+        "interval_coverage": float(np.mean(compared.rank.inside())),
         "fit_s": fit_s,
         "predict_s": predict_s,
         "fit_cpu_s": fit_cpu_s,

@@ -45,7 +45,7 @@ MOST_TIME = 2.0
 MOST_BY_HASTE = 1.1
 IDENTITY = {"problem": None, "design": None, "method": None, "trial": 0}
 AVERAGED = ("normalised_crps", "coverage", "fit_cpu_s")
-STORED = ("nrmsep", *AVERAGED, "interval_coverage", "warned", "version")
+STORED = ("nrmsep", *AVERAGED, "mixture_crps", "interval_coverage", "warned", "version")
 
 Record = dict[str, Any]
 Scores = dict[tuple[str, str], Record]
@@ -81,6 +81,15 @@ def coverage(record: Record) -> float:
     return record.get("interval_coverage", record["coverage"])
 
 
+def crps(record: Record) -> float:
+    """That of the distribution that a method offers: of the normal, unless it has its own."""
+    return record.get("mixture_crps", record["normalised_crps"])
+
+
+def as_offered(record: Record) -> Record:
+    return {**record, "coverage": coverage(record), "normalised_crps": crps(record)}
+
+
 def common_designs(
     records: list[Record], methods: Sequence[str], problems: Iterable[str] = STUDIED
 ) -> dict[str, list[int]]:
@@ -101,7 +110,7 @@ def mean_scores(
     for problem, designs in common_designs(records, methods, problems).items():
         for method in (*methods, *PLAIN_GPS):
             mine = [
-                {**r, "coverage": coverage(r)} for r in records
+                as_offered(r) for r in records
                 if (r["problem"], r["method"]) == (problem, method) and r["design"] in designs
             ]  # fmt: skip
             if mine:
