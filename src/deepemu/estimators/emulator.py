@@ -37,11 +37,11 @@ class Emulator(BaseEmulator):
     predict held-out runs.
 
     Plain Gaussian processes with two kernels come first; then deep ones of two layers, a few chains
-    each. If these predict clearly worse, that is all. Otherwise they get the rest of their chains,
-    unless one kernel is clearly worse than the other. If they have most of the weight and
-    ``max_depth`` is 3, three layers follow. Nodes that only copy an input in the first chains are
-    dropped from the later ones. All trained structures are weighted, and `summary` shows the
-    evidence.
+    each. If these predict worse, that is all. Otherwise they get the rest of their chains, unless
+    one kernel is clearly worse than the other; with the noise that a plain process has found, if a
+    few chains that try it predict better. If deep chains have most of the weight and ``max_depth``
+    is 3, three layers follow. Nodes that only copy an input in the first chains are dropped from
+    the later ones. All trained structures are weighted, and `summary` shows the evidence.
 
     Parameters
     ----------
@@ -65,8 +65,9 @@ class Emulator(BaseEmulator):
         Nugget relative to the variance of the process. "auto" finds it, under a prior that favours
         the smallest: a smooth function keeps 1e-8, a simulator with numerical or random noise gets
         its size. Plain Gaussian processes that have found noise compete with others of the
-        smallest nugget. "estimate" does without that prior. A number up to 1e-6 is for numerical
-        stability only; plain processes, which need less of it, then have 1e-8.
+        smallest nugget, and hand it to deep ones where that predicts better. "estimate" does
+        without that prior. A number up to 1e-6 is for numerical stability only; plain processes,
+        which need less of it, then have 1e-8.
     n_chains : int or None
         Chains of each deep structure of two layers, at least 4; three layers get 4 in all, and 16
         with "thorough".
