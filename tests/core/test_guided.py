@@ -161,12 +161,11 @@ def test_information_of_three_layers_knows_both():
     assert np.all(np.diagonal(found) > 0.0)
 
 
-@pytest.mark.parametrize("n_sweeps", [1])
-def test_moves_leave_the_joint_distribution_invariant(n_sweeps):
+def test_moves_leave_the_joint_distribution_invariant():
     """From exact draws of v and y, frozen moves lead to draws of the same distribution (Geweke):
     in means and covariances of v and of its products with y."""
     network, params, data = problem(TWO)
-    n_chains = 1500
+    n_chains = 4000
     whites = whites_of(TWO)
     reference = jit(lambda v: HiddenPosterior.of(network, params, data).carry(v))(whites)
     node = jax.tree.map(lambda each: each[0], _last_node(network, params))
@@ -182,9 +181,9 @@ def test_moves_leave_the_joint_distribution_invariant(n_sweeps):
         observed = dataclasses.replace(data.observed, y=y[:, None])
         drawn = dataclasses.replace(data, observed=observed)
         began = impute.start_guided(latents, 16.0)
-        guide = impute.Guide(reference, jnp.array(0.3))
+        guide = impute.Guide(reference, jnp.array(0.8))
         began = dataclasses.replace(began, guide=guide, sweeps=jnp.array(99, jnp.int32))
-        frozen = steps(n_sweeps, moves=Guided())
+        frozen = steps(1, moves=Guided())
         end = guided.sweeps(key_move, network, frozen, params, began, drawn)
         moved = HiddenPosterior.of(network, params, drawn)
         return moved.whiten(latents)[0].ravel(), moved.whiten(end.latents)[0].ravel(), y
@@ -203,6 +202,29 @@ def test_moves_leave_the_joint_distribution_invariant(n_sweeps):
     z = change.mean(axis=0) / np.maximum(error, 1e-12)
     assert np.max(np.abs(z)) < 4.5
     assert np.mean(np.abs(z) > 2.0) < 0.12
+
+
+def test_short_trajectories_keep_their_energy():
+    """Four leaps of length h err by the order of h³, one with a wrong kick by that of h."""
+    network, params, data = problem(TWO)
+    posterior = HiddenPosterior.of(network, params, data)
+    at, root = jnp.asarray(flat(whites_of(TWO))), jnp.eye(2 * M)
+
+    def slopes(x):
+        value, gradient = posterior.slopes(shaped(x, whites_of(TWO)))
+        return value, jnp.concatenate([each.ravel() for each in gradient])
+
+    def error(length):
+        momentum = jax.random.normal(jax.random.key(1), at.shape)
+        zero, no = jnp.zeros(()), jnp.zeros((), bool)
+        leap = guided._Leap(at, at, momentum, length, no, zero, zero, jnp.zeros((), int), no)
+        end = jax.lax.while_loop(
+            lambda leap: ~leap.ends, lambda leap: guided._leap(slopes, root, leap), leap
+        )
+        return end.value - end.first - 0.5 * (jnp.sum(end.momentum**2) - jnp.sum(momentum**2))
+
+    errors = np.abs(jit(jax.vmap(error))(jnp.array([0.02, 0.01, 0.005])))
+    assert np.all(errors[1:] < errors[:-1] / 3.5) and errors[0] > 1e-9
 
 
 @MODELS

@@ -22,7 +22,7 @@ def bucket(n_rows: int) -> int:
 
 def bucket_before(n_rows: int) -> int:
     """The largest bucket that does not hold them, zero at first."""
-    return bucket(n_rows) - _step(n_rows)
+    return bucket(n_rows) - _step(n_rows - 1)
 
 
 def _step(n_rows: int) -> int:

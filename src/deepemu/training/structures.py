@@ -139,8 +139,9 @@ S = TypeVar("S", PlainGP, DeepGP)
 
 
 def n_anchors(n_sites: int) -> int:
-    """About half of the rows up to 100, and from 2000 rows on growing with the root of their
-    number. The same for all numbers of rows that have the same programs, from 20 rows on."""
+    """About half of the rows, at least 20 (or all) and at most 100; from 2000 rows on growing with
+    the root of their number. The same for all numbers of rows that have the same programs, from 20
+    rows on."""
     n_rows = bucket_before(n_sites)
     few = min(max(n_rows // 2, FEWEST_ANCHORS), ANCHORS, n_sites)
     grown = int(ANCHORS * np.sqrt(n_rows / ROWS_OF_ANCHORS))

@@ -33,7 +33,7 @@ N_LEAPS, N_SLICES = 4, 2
 N_TRIES, SHORTER = 8, 0.4
 # A leap of length h from rest goes by ½h²A⁻¹g: this one is a Newton step.
 NEWTON = 2.0**0.5
-LARGEST_STEP, ACCEPTED, RATE = 0.5, 0.75, 0.5
+SMALLEST_STEP, LARGEST_STEP, ACCEPTED, RATE = 1e-3, 0.5, 0.75, 0.5
 
 
 class Vector(NamedTuple):
@@ -201,7 +201,8 @@ def _trajectory(
     ratio = jnp.where(jnp.isfinite(ratio), ratio, 0.0)
     is_drawn = jax.random.uniform(key_accept, (), walk.at.dtype) < ratio
     accepted = jnp.where(ascends, end.value > end.first, is_drawn)
-    followed = jnp.minimum(walk.step * jnp.exp(RATE * (ratio - ACCEPTED)), LARGEST_STEP)
+    followed = walk.step * jnp.exp(RATE * (ratio - ACCEPTED))
+    followed = jnp.clip(followed, SMALLEST_STEP, LARGEST_STEP)
     return walk._replace(
         at=jnp.where(accepted, end.at, walk.at),
         value=jnp.where(accepted, end.value, end.first),

@@ -2,7 +2,8 @@
 
 The unknowns are v, standard normal a priori: the whitened values at the anchors of all hidden
 nodes. With J the slopes of the terms' residuals and variances in v, F = JᵀJ is the Gauss-Newton
-information of the outputs.
+information of the outputs. From three layers on J leaves out that anchors of a second layer move
+with the layer below them: F is then a rougher guide. Moves are exact whatever F is.
 """
 
 from collections.abc import Callable
@@ -130,8 +131,13 @@ class HiddenPosterior:
         """F (|v|, |v|) where the layers are ``latents``."""
         in_whites = self._in_whites(self._local_slopes(latents), self._every_basis(latents))
         nodes, inputs, targets, sites = self._last(latents)
-        solver = self.network.solver
-        of_node = lambda one: solver.information(one[0], inputs, one[1], one[2], in_whites)  # noqa: E731
+        network = self.network
+        n_moving = sum(network.layers[each].width for each in network.sources(network.depth - 1))
+
+        def of_node(one: tuple[Node, Array, Sites]) -> Array:
+            node, target, sites = one
+            return network.solver.information(node, inputs, n_moving, target, sites, in_whites)
+
         return jnp.sum(lax.map(of_node, (nodes, targets, sites)), axis=0)
 
     def _every_basis(self, latents: Latents) -> tuple[Array, ...]:

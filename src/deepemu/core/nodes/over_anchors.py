@@ -16,7 +16,7 @@ from deepemu.core.nodes.solver import InUnknowns, Solver
 
 
 def information(
-    node: Node, inputs: Array, target: Array, sites: Sites, in_unknowns: InUnknowns
+    node: Node, inputs: Array, n_moving: int, target: Array, sites: Sites, in_unknowns: InUnknowns
 ) -> Array:
     """F of all rows, each given those before it.
 
@@ -38,7 +38,8 @@ def information(
         of_e = -(moved * before(inverse) + inverse * before(moved)) / jnp.sqrt(node.scale)
         return jnp.concatenate([of_e, jnp.sqrt(2.0) * moved * inverse])
 
-    slopes = jax.lax.map(of_column, (inputs.T, node.inverse_lengthscale))
+    moving = inputs[:, :n_moving].T, node.inverse_lengthscale[:n_moving]
+    slopes = jax.lax.map(of_column, moving)
     every = jnp.arange(len(inputs))[None]
     (jacobian,) = in_unknowns(jnp.moveaxis(slopes, 0, 2)[None], every)
     return jacobian.T @ jacobian

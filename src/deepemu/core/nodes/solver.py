@@ -10,7 +10,7 @@ from deepemu.core.nodes.linked import Link, Scheme
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
 
 InUnknowns = Callable[[Array, Array], Array]
-"""Slopes (B, k, K) in K unknowns, given those (B, k, T, D) in the inputs at rows (B, T)."""
+"""Slopes (B, k, K) in K unknowns, given those (B, k, T, moving) in the inputs at rows (B, T)."""
 
 
 class Solver(Protocol):
@@ -63,10 +63,12 @@ class Solver(Protocol):
         """Log density, and its gradient (n, D) in the inputs."""
 
     def information(
-        self, node: Node, inputs: Array, target: Array, sites: Sites, in_unknowns: InUnknowns, /
-    ) -> Array:
+        self, node: Node, inputs: Array, n_moving: int, target: Array, sites: Sites,
+        in_unknowns: InUnknowns, /,
+    ) -> Array:  # fmt: skip
         """F = JᵀJ, with J the slopes of all residuals e/s and variances log(s²)/√2 of rows given
-        others, in unknowns that the inputs depend on. Solvers with guided moves have it."""
+        others, in unknowns that the first columns of the inputs depend on. Solvers with guided
+        moves have it."""
         raise TypeError("this solver has no guided moves")
 
     # --- a sweep: some columns of the inputs move, the others rest ------------------------------

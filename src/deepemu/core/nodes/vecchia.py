@@ -163,14 +163,14 @@ def input_slopes(node: Node, inputs: Array, target: Array, sites: Sites) -> tupl
 
 
 def information(
-    node: Node, inputs: Array, target: Array, sites: Sites, in_unknowns: InUnknowns
+    node: Node, inputs: Array, n_moving: int, target: Array, sites: Sites, in_unknowns: InUnknowns
 ) -> Array:
     """F from some of the groups, scaled up: it shapes moves, and is no part of the posterior."""
 
     def of_terms(these: Terms, target: Array) -> Array:
         of_e, of_s = terms.slopes_of_each(these, terms.conditional(these, target))
         both = jnp.concatenate([of_e / jnp.sqrt(node.scale), jnp.sqrt(0.5) * of_s], axis=2)
-        both = both * node.inverse_lengthscale[None, :, None, None]
+        both = (both * node.inverse_lengthscale[None, :, None, None])[:, :n_moving]
         slopes = jnp.transpose(both, (3, 2, 0, 1))
         return in_unknowns(slopes, jnp.maximum(these.places.T, 0))
 
