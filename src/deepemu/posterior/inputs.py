@@ -55,8 +55,11 @@ def for_moments(uncertain: np.ndarray) -> Cubature:
 
 
 def equally_likely(uncertain: np.ndarray) -> Cubature:
-    """A scrambled Sobol sequence, symmetric about the mean."""
-    return _with_fixed(uncertain, *_quasi_random(int(uncertain.sum())))
+    """Mid-quantiles of one uncertain input, a scrambled Sobol sequence that is symmetric about the
+    mean for several."""
+    n = int(uncertain.sum())
+    points = _mid_quantiles() if n == 1 else _quasi_random(n)
+    return _with_fixed(uncertain, points, np.full(N_QUASI_RANDOM, 1.0 / N_QUASI_RANDOM))
 
 
 def _with_fixed(uncertain: np.ndarray, points: np.ndarray, weights: np.ndarray) -> Cubature:
@@ -72,8 +75,12 @@ def _grid(n: int, n_points: int) -> tuple[np.ndarray, np.ndarray]:
     return grid, products / products.sum()
 
 
-def _quasi_random(n: int) -> tuple[np.ndarray, np.ndarray]:
+def _mid_quantiles() -> np.ndarray:
+    return ndtri((np.arange(N_QUASI_RANDOM) + 0.5) / N_QUASI_RANDOM)[:, None]
+
+
+def _quasi_random(n: int) -> np.ndarray:
     from scipy.stats import qmc  # noqa: PLC0415  (takes half a second to import)
 
     half = ndtri(qmc.Sobol(n, rng=np.random.default_rng(0)).random(N_QUASI_RANDOM // 2))
-    return np.vstack([half, -half]), np.full(N_QUASI_RANDOM, 1.0 / N_QUASI_RANDOM)
+    return np.vstack([half, -half])
