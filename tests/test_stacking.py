@@ -102,7 +102,7 @@ def gaps(rng, n_chains, n):
 
 
 def weights_of(log_density, mask, n_steps=10):
-    """From equal prior weights."""
+    """From equal weights."""
     equal = np.full(len(log_density), 1.0 / len(log_density))
     return stacking.stacking_weights(log_density, mask, equal, n_steps)
 
@@ -191,14 +191,14 @@ def test_a_chain_that_is_far_off_loses_its_vote(rng, how_bad):
     assert found[[0, 2, 3]].min() > 0.2
 
 
-def test_weights_start_from_the_prior(rng):
+def test_weights_start_where_they_are_told(rng):
     """Without evidence they keep it; chains that are alike share what one of them would have."""
-    prior, everywhere = np.array([0.5, 0.25, 0.25]), np.ones((3, 12), bool)
-    found = stacking.stacking_weights(np.zeros((3, 12, 1)), everywhere, prior)
-    np.testing.assert_allclose(found, prior, rtol=1e-12)
+    start, everywhere = np.array([0.5, 0.25, 0.25]), np.ones((3, 12), bool)
+    found = stacking.stacking_weights(np.zeros((3, 12, 1)), everywhere, start)
+    np.testing.assert_allclose(found, start, rtol=1e-12)
     log_density = rng.normal(size=(3, 12, 1))
     log_density[2] = log_density[1]
-    found = stacking.stacking_weights(log_density, everywhere, prior)
+    found = stacking.stacking_weights(log_density, everywhere, start)
     of_two = weights_of(log_density[:2], everywhere[:2])
     np.testing.assert_allclose(found, [of_two[0], of_two[1] / 2, of_two[1] / 2], rtol=1e-10)
 
@@ -206,9 +206,9 @@ def test_weights_start_from_the_prior(rng):
 def test_many_deep_chains_do_not_outvote_a_few_plain_processes():
     depths_and_chains = [(1, 1), (1, 1), (2, 4), (3, 4)]
     both = [part(None, None, n_chains=n, depth=depth) for depth, n in depths_and_chains]
-    np.testing.assert_allclose(stacking.prior_weights(both), [0.25] * 2 + [1 / 16] * 8)
-    np.testing.assert_allclose(stacking.prior_weights(both[:2]), 0.5)
-    np.testing.assert_allclose(stacking.prior_weights(both[2:]), 1 / 8)
+    np.testing.assert_allclose(stacking.starting_weights(both), [0.25] * 2 + [1 / 16] * 8)
+    np.testing.assert_allclose(stacking.starting_weights(both[:2]), 0.5)
+    np.testing.assert_allclose(stacking.starting_weights(both[2:]), 1 / 8)
 
 
 # --- the mixture of those that had not seen a site -------------------------------------------

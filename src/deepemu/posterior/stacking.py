@@ -98,7 +98,7 @@ def _row_scores(structures: Sequence[Trained], judged: Judged) -> np.ndarray:
     if held_out is None:
         raise ValueError("structures without held-out predictions cannot be compared")
     log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
-    weights = stacking_weights(log_density, mask, prior_weights(structures))
+    weights = stacking_weights(log_density, mask, starting_weights(structures))
     shares = shares_of_held_out(weights, mask)
     return logsumexp(log_density, b=shares[..., None], axis=0).sum(axis=1)
 
@@ -122,13 +122,13 @@ def stack(structures: Sequence[Trained], judged: Judged) -> Stacked:
         n_chains = sum(len(each.chains) for each in structures)
         return Stacked(np.full(n_chains, 1.0 / n_chains), np.ones(judged.y.shape[1]), None)
     log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
-    prior = prior_weights(structures)
-    shares = _shares_by_others(held_out.mask, log_density, mask, prior, judged)
+    start = starting_weights(structures)
+    shares = _shares_by_others(held_out.mask, log_density, mask, start, judged)
     honest = held_out_mixture(held_out, shares)
-    return Stacked(stacking_weights(log_density, mask, prior), *_stretched(honest, judged))
+    return Stacked(stacking_weights(log_density, mask, start), *_stretched(honest, judged))
 
 
-def prior_weights(structures: Sequence[Trained]) -> np.ndarray:
+def starting_weights(structures: Sequence[Trained]) -> np.ndarray:
     """Half for the chains of plain structures, half for those of deep ones, if there are both: many
     chains do not outvote a few processes that predict as well."""
     n_chains = [len(each.chains) for each in structures]
@@ -141,7 +141,7 @@ def _shares_by_others(
     held_out: np.ndarray,
     log_density: np.ndarray,
     mask: np.ndarray,
-    prior: np.ndarray,
+    start: np.ndarray,
     judged: Judged,
 ) -> np.ndarray:
     """The shares (chains, sites) of the chains that held out a site, with weights from the other
@@ -152,7 +152,7 @@ def _shares_by_others(
     shares, group = np.empty(held_out.shape), _groups(held_out.shape[1])
     for each in range(N_GROUPS):
         others, mine = group[judged.site] != each, group == each
-        weights = stacking_weights(log_density[:, others], mask[:, others], prior)
+        weights = stacking_weights(log_density[:, others], mask[:, others], start)
         shares[:, mine] = shares_of_held_out(weights, held_out[:, mine])
     return shares
 
@@ -210,7 +210,7 @@ def log_scores(held_out: HeldOut, judged: Judged) -> np.ndarray:
 
 
 def stacking_weights(
-    log_density: np.ndarray, mask: np.ndarray, prior: np.ndarray, n_steps: int = STACKING_STEPS
+    log_density: np.ndarray, mask: np.ndarray, start: np.ndarray, n_steps: int = STACKING_STEPS
 ) -> np.ndarray:
     """Weights (chains,) that raise Σ_i log [Σ_k w_k p_ki / Σ_k w_k], over chains k that held out i.
 
@@ -218,7 +218,7 @@ def stacking_weights(
     deep chains than the full mixture, in which deep structures have a larger share. This is
     intended: more deep chains together predict better.
 
-    From prior weights, w_k ← w_k Σ_i r_ki / Σ_i s_ki with the posterior and prior shares of k among
+    From the start on, w_k ← w_k Σ_i r_ki / Σ_i s_ki with the posterior and prior shares of k among
     those that held out i, r_ki ∝ w_k p_ki and s_ki ∝ w_k: the EM algorithm of stacking if all
     chains predict all rows. Log densities (chains, n, q); outputs count as rows of their own.
     """
@@ -226,7 +226,7 @@ def stacking_weights(
     counts = np.broadcast_to(mask[..., None], log_density.shape).reshape(n_chains, -1)
     log_density = np.where(counts, log_density.reshape(n_chains, -1), -np.inf)
     density = np.exp(log_density - log_density.max(axis=0))
-    weights = prior
+    weights = start
     for _ in range(n_steps):
         posterior, prior = (_shares(weights[:, None] * each) for each in (density, counts))
         evidence, without = posterior.sum(axis=1), prior.sum(axis=1)
