@@ -39,14 +39,31 @@ def test_moves_from_the_prior_have_values_at_all_rows():
     assert (paper.plan.moves, paper.network.solver) == (NodeWise(), Dense())
 
 
+@pytest.mark.parametrize("settings", [{"sweep": "node"}, {"inference": "full_bayes"}])
+def test_moves_without_anchors_take_the_exact_solver(settings):
+    """Also where there are so many rows that others have near rows."""
+    assert moves(settings, problem(Vecchia())) == (NodeWise(), Dense())
+    paper = DGP.paper().structure(problem(Vecchia()), 0)
+    assert (paper.plan.moves, paper.network.solver) == (NodeWise(), Dense())
+
+
+def test_one_layer_has_nothing_to_guide():
+    x = np.linspace(0, 1, 8)[:, None]
+    emulator = DGP(depth=1, sweep="guided", n_chains=1, n_iter=2, verbose=False)
+    assert np.all(np.isfinite(emulator.fit(x, np.sin(6 * x[:, 0])).predict(x)))
+
+
+NEAR_ROWS = {"solver": "vecchia"}
+
+
 @pytest.mark.parametrize(
     ("settings", "of", "message"),
     [
         ({"sweep": "leaps"}, problem(), "sweep is 'leaps'; it must be one of auto, node, layer"),
         ({"sweep": "guided"}, problem(observation=Poisson()), "no such moves for this solver"),
         ({"sweep": "guided", "inference": "full_bayes"}, problem(), "no such moves"),
-        ({"sweep": "node"}, problem(Vecchia()), "has anchors in hidden layers"),
-        ({"inference": "full_bayes"}, problem(Vecchia()), "has anchors in hidden layers"),
+        ({"sweep": "node"} | NEAR_ROWS, problem(Vecchia()), "has anchors in hidden layers"),
+        ({"inference": "full_bayes"} | NEAR_ROWS, problem(Vecchia()), "has anchors in hidden"),
     ],
 )
 def test_moves_that_are_not_there(settings, of, message):

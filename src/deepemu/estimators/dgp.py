@@ -1,5 +1,6 @@
 """`DGP`: a deep Gaussian process with the interface of a scikit-learn regressor."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -12,6 +13,7 @@ from deepemu.core.inference.steps import Guided, LayerWise, Moves, MStep, NodeWi
 from deepemu.core.model.network import Network
 from deepemu.core.model.priors import Prior
 from deepemu.core.nodes.solver import Solver
+from deepemu.core.nodes.solvers import SOLVERS
 from deepemu.data.checks import (
     is_real,
     require,
@@ -56,8 +58,8 @@ NOT_GUIDED = (
 # Parameters are sampled given hidden values at all rows. Those at rows that are no anchors depend
 # on the parameters.
 HAS_ANCHORS = (
-    "the solver of so many rows has anchors in hidden layers, which have neither sweep='node' or "
-    "'layer' nor inference='full_bayes'; leave these at their defaults, or pass solver='dense'."
+    "this solver has anchors in hidden layers, which have neither sweep='node' or 'layer' nor "
+    "inference='full_bayes'; leave these, or solver, at their defaults."
 )
 
 
@@ -80,8 +82,9 @@ class DGP(BaseEmulator):
     nugget : float, "auto" or "estimate"
         Nugget of the observed layer relative to its scale. "auto" finds it, under a prior that
         favours the smallest: a smooth function keeps 1e-8, a simulator with numerical or random
-        noise gets its size. "estimate" does so without that prior. Hidden layers have 1e-6; the
-        plain Gaussian processes of the mixture have 1e-8 where a number up to 1e-6 is given.
+        noise gets its size. "estimate" does so without that prior. Hidden layers have 1e-6, or
+        1e-10 at anchors; the plain Gaussian processes of the mixture have 1e-8 where a number up to
+        1e-6 is given.
     layers : sequence of Layer, optional
         Full control over the structure; replaces all arguments above.
     n_chains : int
@@ -89,9 +92,8 @@ class DGP(BaseEmulator):
     n_iter, burn_in, n_sweeps : int or None, float, int or None
         Iterations of stochastic EM, the share of them that is discarded before parameters are
         averaged (with stacking, half of the last 30 % of the iterations are averaged, whatever
-        ``burn_in`` is), and sweeps of imputation in each; 50 sweeps come before the first.
-        ``None``: 200 iterations of 5 sweeps, or 80 of one round of guided moves where the solver
-        has anchors.
+        ``burn_in`` is), and sweeps of imputation in each. ``None``: 80 iterations of one round of
+        guided moves; where moves are not guided, 200 of 5 sweeps, and 50 sweeps before the first.
     n_imputations : int
         Imputed networks kept of each chain.
     sweep : {"auto", "node", "layer", "guided"}
@@ -139,10 +141,11 @@ class DGP(BaseEmulator):
     observation : "gaussian" or an observation model
         How outputs arise from the emulated function.
     solver : {"auto", "dense", "vecchia"} or a solver
-        How nodes are computed. "dense" is exact. "vecchia" conditions groups of 16 rows on
-        32 rows near them, predicts from the 50 nearest rows, and gives hidden nodes values of their
-        own at 100 to 256 anchors only. "auto": "vecchia" from 400 distinct rows on (plain Gaussian
-        processes: from 1500, or from 400 where an observation model has latents to impute).
+        How nodes are computed. "dense" conditions on all rows. "vecchia" conditions groups of 16
+        rows on 32 rows near them, and predicts from the 50 nearest rows. Where moves are guided,
+        hidden nodes have values of their own at anchors only, whatever the solver is. "auto":
+        "vecchia" from 400 distinct rows on (plain Gaussian processes: from 1500, or from 400 where
+        an observation model has latents to impute), "dense" where moves are not guided.
     checkpoint : path or None
         A file in which a fit keeps what it has done while it trains. If the fit is killed, one with
         the same data and settings goes on from there, to the same result. The file is deleted when
@@ -284,14 +287,17 @@ class DGP(BaseEmulator):
         )
 
     def _with_moves(self, problem: Problem) -> Problem:
-        """The problem with the solver for these moves of the hidden layers."""
+        """The problem with the solver for these moves of the hidden layers: the exact one for those
+        that have no anchors, if none is named."""
         require_choice(self.sweep, "sweep", (AUTO, *SWEEPS))
         guided = problem.guided if M_STEPS[self.inference].shares_parameters else None
         if self.sweep in {AUTO, GUIDED} and guided is not None:
             return guided
         require(self.sweep != GUIDED, NOT_GUIDED)
-        require(not problem.solver.for_hidden(), HAS_ANCHORS)
-        return problem
+        if not problem.solver.for_hidden():
+            return problem
+        require(self.solver == AUTO, HAS_ANCHORS)
+        return dataclasses.replace(problem, solver=SOLVERS["dense"])
 
     def _n_programs(self) -> int:
         return self.n_chains
@@ -304,6 +310,12 @@ class DGP(BaseEmulator):
             return GUIDED_ITERATIONS if solver.for_hidden() else ITERATIONS
         require_whole("n_iter", self.n_iter)
         return int(self.n_iter)
+
+    def _moves(self, guided: bool) -> Moves:
+        """Those of the network: one without hidden layers has nothing to guide."""
+        if guided:
+            return SWEEPS[GUIDED]
+        return SWEEPS["node" if self.sweep in {AUTO, GUIDED} else self.sweep]
 
     def _plan(self, n_folds: int, network: Network) -> Plan:
         guided = network.is_guided
@@ -321,7 +333,7 @@ class DGP(BaseEmulator):
         require_flag("early_stopping", self.early_stopping)
         m_step = M_STEPS[self.inference]
         return Plan(
-            moves=SWEEPS[GUIDED if guided else "node" if self.sweep == AUTO else self.sweep],
+            moves=self._moves(guided),
             m_step=m_step,
             n_chains=self.n_chains,
             n_iter=self._n_iter(network.solver),

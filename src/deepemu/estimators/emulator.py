@@ -152,9 +152,10 @@ class Emulator(BaseEmulator):
         self, problem: Problem, depth: int, kernel: str, n_chains: int, width: int | None
     ) -> DeepGP:
         effort = self._effort(problem.solver)
-        own: dict[str, Any] = {"n_iter": effort.n_iter}
-        if depth == DEEPEST and not problem.solver.for_hidden():
-            own = THREE_LAYERS | {"n_iter": effort.n_iter_of_three}
+        is_deepest = depth == DEEPEST
+        own: dict[str, Any] = {"n_iter": effort.n_iter_of_three if is_deepest else effort.n_iter}
+        if is_deepest and not problem.solver.for_hidden():
+            own |= THREE_LAYERS
         settings = DGP(depth, width or self.width, kernel, nugget=self.nugget, n_chains=n_chains)
         return settings.set_params(**own).structure(problem, N_FOLDS)
 

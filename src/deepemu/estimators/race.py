@@ -224,7 +224,11 @@ class Race:
 
     def _possible(self, noise: np.ndarray, own: Trained) -> np.ndarray:
         """Noise variances (P,), the smallest for outputs that chains without it predict better than
-        such noise allows: half of all errors are at least the median of |noise|."""
+        such noise allows.
+
+        Errors are those of the function plus noise, so that their median is at least that of
+        |noise|, which is 0.67 standard deviations of normal noise.
+        """
         median_error = np.median(stacking.held_out_errors([own], self._judged), axis=0)
         is_possible = median_error > MEDIAN_OF_NORMAL * np.sqrt(noise)
         return np.where(is_possible, noise, SMALLEST_NUGGET)
