@@ -357,7 +357,7 @@ def test_depth_that_loses_on_few_rows_goes_on_if_it_has_the_weight(monkeypatch):
 # --- effort and time ----------------------------------------------------------------------------
 
 
-def test_little_effort_is_four_chains_of_one_kernel(monkeypatch):
+def test_little_effort_is_one_kernel(monkeypatch):
     """That of the plain process which predicts better; both are equally good here."""
     ran, decisions = race_with(
         monkeypatch, {1: 1.0, 2: 0.1}, n_chains=None, max_depth=None, effort="quick"
@@ -395,8 +395,9 @@ def test_three_layers_are_long_where_they_are_swept():
 
 
 def test_guided_moves_have_efforts_of_their_own():
-    for name, n_iter in (("quick", 40), ("default", 80), ("thorough", 80)):
-        assert Emulator(effort=name)._effort(TWO_INPUTS.guided.solver).n_iter == n_iter
+    for name, n_chains in (("quick", 8), ("default", 8), ("thorough", 16)):
+        effort = Emulator(effort=name)._effort(TWO_INPUTS.guided.solver)
+        assert (effort.n_chains, effort.n_iter) == (n_chains, 80)
     assert Emulator(effort="thorough")._effort(TWO_INPUTS.solver).n_iter_of_three == 500
 
 

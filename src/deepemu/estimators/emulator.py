@@ -46,12 +46,12 @@ class Emulator(BaseEmulator):
     Parameters
     ----------
     effort : {"quick", "default", "thorough"}
-        How much is trained. "quick" takes the kernel whose plain process predicts better, four
-        chains and 40 iterations; "default" both kernels, eight chains of each and 80 iterations;
+        How much is trained, in 80 iterations of each chain. "quick" takes the kernel whose plain
+        process predicts better, and eight chains; "default" both kernels, with eight chains each;
         "thorough" sixteen chains of each and, where depth pays, sixteen of three layers. (Where
-        moves cannot be guided, see `DGP`, there are 60 and 200 iterations, eight chains of each
-        kernel and eight of three layers with 500 iterations.) The arguments ``max_depth``,
-        ``n_chains`` and ``n_iter`` replace these numbers.
+        moves cannot be guided, see `DGP`, "quick" has four chains of 60 iterations, the others have
+        200, with eight chains of each kernel and eight of three layers with 500 iterations.) The
+        arguments ``max_depth``, ``n_chains`` and ``n_iter`` replace these numbers.
     time_limit : float or None
         Seconds after which nothing new is begun. Deep structures share the time, whatever
         ``n_chains`` is: chains are added as long as there is time, up to 48, and end early where

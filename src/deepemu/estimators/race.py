@@ -61,7 +61,7 @@ class Effort:
 
 # Of chains that move guided, and of those whose hidden layers are swept from the prior.
 EFFORTS = {
-    "quick": Effort(n_chains=4, n_iter=40, max_depth=2, both_kernels=False, n_iter_of_three=40),
+    "quick": Effort(n_chains=8, n_iter=80, max_depth=2, both_kernels=False),
     "default": Effort(n_chains=8, n_iter=80, max_depth=2),
     "thorough": Effort(n_chains=16, n_iter=80, max_depth=3, n_chains_of_three=16),
 }
