@@ -28,12 +28,14 @@ LABELS = {
     "emulator": "`Emulator()`",
     "dgpsi-si-ic": "dgpsi, 2 layers",
     "dsvi": "GPyTorch DSVI, 2 layers",
+    "dsvi-3": "GPyTorch DSVI, 3 layers",
     "gp": "`GP()`",
     "dgpsi-gp": "dgpsi GP (reference prior)",
     "sklearn-matern": "scikit-learn GP, Matérn",
     "sklearn-rbf": "scikit-learn GP, SE",
     "forest": "random forest",
     "boosting": "boosting",
+    "quantile-boosting": "quantile boosting",
 }
 BEST_PLAIN, DGPSI, QUICK = "the best of our plain processes", "dgpsi-si-ic", "quick"
 WARN = ("emulator", "few")
