@@ -200,7 +200,7 @@ class Race:
             return {}
         found = stacking.gain(noisy, twins, self._judged)
         self.decisions.append(_gain_in_words("plain processes with noise", "none", found))
-        noise = {_kernel_of(each): noise_variance(each) for each in noisy}
+        noise = {_kernel_of(each.structure): noise_variance(each) for each in noisy}
         is_small = all(np.all(each < MOST_NOISE) for each in noise.values())
         return noise if found.is_clear and is_small else {}
 
@@ -303,9 +303,8 @@ class Race:
         return kept
 
 
-def _kernel_of(each: Trained | Structure) -> families.Kernel:
+def _kernel_of(structure: Structure) -> families.Kernel:
     """That of the last layer."""
-    structure = each.structure if isinstance(each, Trained) else each
     return structure.network.layers[-1].kernel
 
 

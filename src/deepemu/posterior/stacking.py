@@ -94,9 +94,7 @@ def gain(structures: Sequence[Trained], others: Sequence[Trained], judged: Judge
 
 def _row_scores(structures: Sequence[Trained], judged: Judged) -> np.ndarray:
     """log Σ_k w_k p_ki (n,) over the chains k that held out row i, summed over outputs."""
-    held_out = join(structures)
-    if held_out is None:
-        raise ValueError("structures without held-out predictions cannot be compared")
+    held_out = _joined(structures)
     log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
     weights = stacking_weights(log_density, mask, starting_weights(structures))
     shares = shares_of_held_out(weights, mask)
@@ -105,9 +103,7 @@ def _row_scores(structures: Sequence[Trained], judged: Judged) -> np.ndarray:
 
 def held_out_errors(structures: Sequence[Trained], judged: Judged) -> np.ndarray:
     """Distances (n, q) of outputs from the mean of the chains that held them out."""
-    held_out = join(structures)
-    if held_out is None:
-        raise ValueError("structures without held-out predictions have no errors")
+    held_out = _joined(structures)
     shares = shares_of_held_out(np.ones(len(held_out.mask)), held_out.mask)
     return np.abs(judged.y - judged.at_rows(held_out_mixture(held_out, shares)).centre)
 
@@ -191,6 +187,14 @@ def join(structures: Sequence[Trained]) -> HeldOut | None:
     return folds.join(given) if len(given) == len(structures) else None
 
 
+def _joined(structures: Sequence[Trained]) -> HeldOut:
+    """The same of structures that are compared, which must have them."""
+    found = join(structures)
+    if found is None:
+        raise ValueError("structures without held-out predictions cannot be compared")
+    return found
+
+
 def log_scores(held_out: HeldOut, judged: Judged) -> np.ndarray:
     """log of the mean over chain k's imputations of p(y_i | latents), (chains, n, q).
 
@@ -218,9 +222,9 @@ def stacking_weights(
     deep chains than the full mixture, in which deep structures have a larger share. This is
     intended: more deep chains together predict better.
 
-    From the start on, w_k ← w_k Σ_i r_ki / Σ_i s_ki with the posterior and prior shares of k among
-    those that held out i, r_ki ∝ w_k p_ki and s_ki ∝ w_k: the EM algorithm of stacking if all
-    chains predict all rows. Log densities (chains, n, q); outputs count as rows of their own.
+    From the first weights on, w_k ← w_k Σ_i r_ki / Σ_i s_ki with the posterior and prior shares of
+    k among those that held out i, r_ki ∝ w_k p_ki and s_ki ∝ w_k: the EM algorithm of stacking if
+    all chains predict all rows. Log densities (chains, n, q); outputs count as rows of their own.
     """
     n_chains = len(log_density)
     counts = np.broadcast_to(mask[..., None], log_density.shape).reshape(n_chains, -1)
