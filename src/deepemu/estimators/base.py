@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from deepemu import convergence
 from deepemu.core.nodes.solver import Solver
-from deepemu.core.nodes.solvers import SOLVERS
+from deepemu.core.nodes.solvers import EXACT, SOLVERS
 from deepemu.data.checks import not_fitted, require, require_value, require_whole
 from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.names import names_of_outputs, numbered
@@ -363,7 +363,7 @@ def solvers_of(choice: object) -> Callable[[int, Observation], tuple[Solver, Sol
 def _solvers_for(n_sites: int, observation: Observation) -> tuple[Solver, Solver]:
     """Exact ones where rows are few; imputed latents of plain processes are many as early as those
     of deep ones."""
-    few, (rows, rows_of_plain) = SOLVERS["dense"], ROWS_FOR_VECCHIA
+    few, (rows, rows_of_plain) = EXACT, ROWS_FOR_VECCHIA
     most = rows, rows if observation.imputed else rows_of_plain
     deep, plain = (SOLVERS["vecchia"] if n_sites >= each else few for each in most)
     return deep, plain

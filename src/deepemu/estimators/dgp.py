@@ -13,7 +13,7 @@ from deepemu.core.inference.steps import Guided, LayerWise, Moves, MStep, NodeWi
 from deepemu.core.model.network import Network
 from deepemu.core.model.priors import Prior
 from deepemu.core.nodes.solver import Solver
-from deepemu.core.nodes.solvers import SOLVERS
+from deepemu.core.nodes.solvers import EXACT
 from deepemu.data.checks import (
     is_real,
     require,
@@ -297,7 +297,7 @@ class DGP(BaseEmulator):
         if not problem.solver.for_hidden():
             return problem
         require(self.solver == AUTO, HAS_ANCHORS)
-        return dataclasses.replace(problem, solver=SOLVERS["dense"])
+        return dataclasses.replace(problem, solver=EXACT)
 
     def _n_programs(self) -> int:
         return self.n_chains

@@ -15,7 +15,7 @@ from deepemu.core.kernels.families import Matern32, Matern52, SquaredExponential
 from deepemu.core.model.network import LayerParams, LayerSpec, Network
 from deepemu.core.model.observation import Units
 from deepemu.core.model.priors import Flat, Gamma, Independent, InverseGamma, Reference
-from deepemu.core.nodes.solvers import SOLVERS
+from deepemu.core.nodes.solvers import EXACT
 from deepemu.diagnostics import CoverageTable
 from deepemu.files import codec
 from deepemu.files.format_2 import by_chains, mixture_of
@@ -108,7 +108,7 @@ def _network(candidate: SimpleNamespace) -> Network:
     layers = candidate.network.layers
     nugget = float(np.exp(np.max(candidate.start[-1].log_nugget)))
     observation = observation_of("gaussian", "estimate" if layers[-1].free_nugget else nugget)
-    return Network(candidate.network.n_inputs, layers, observation, SOLVERS["dense"])
+    return Network(candidate.network.n_inputs, layers, observation, EXACT)
 
 
 def _plan(candidate: SimpleNamespace) -> Plan:

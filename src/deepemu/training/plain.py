@@ -12,7 +12,7 @@ from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute, sem
 from deepemu.core.inference.multistart import best_ascent
 from deepemu.core.model.network import Data, LayerParams, Network
-from deepemu.core.nodes.dense import Dense
+from deepemu.core.nodes.solvers import EXACT
 from deepemu.data.sites import SiteData, pack, pack_without
 from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
@@ -69,7 +69,7 @@ def fit_plain(
     """
     if not _has_many(network, data):
         return _ascend(network, starts, data, GP_SCOUT_STEPS, GP_TOLERANCE)
-    exactly, some = dataclasses.replace(network, solver=Dense()), _some_rows(data, seed)
+    exactly, some = dataclasses.replace(network, solver=EXACT), _some_rows(data, seed)
     params, _ = _ascend(exactly, starts, some, GP_SCOUT_STEPS, GP_TOLERANCE)
     return _refined(network, params, data, N_SEARCHES if network.solver.n_near else 1)
 

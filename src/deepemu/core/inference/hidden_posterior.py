@@ -25,7 +25,7 @@ from deepemu.core.model.network import (
     layer_parts,
     layer_sites,
 )
-from deepemu.core.nodes import anchored, dense
+from deepemu.core.nodes import anchored
 from deepemu.core.nodes.node import Node, Sites
 
 Whites = tuple[Array, ...]
@@ -161,11 +161,8 @@ class HiddenPosterior:
             )
 
             def of_node(node: Node, target: Array, sites: Sites, inputs: Array = inputs) -> Array:
-                ready = anchored.conditioned(node, inputs, sites)
-                alpha = anchored.alpha_of(ready, target)
                 with differentiable():
-                    total = lambda at: jnp.sum(dense.mean(node, alpha, ready.inputs, at))  # noqa: E731
-                    return jax.grad(total)(inputs)
+                    return anchored.slopes(node, inputs, target, sites)
 
             found.append(jax.vmap(of_node)(nodes, targets, sites))
         return tuple(found)

@@ -9,6 +9,7 @@ so small that values at anchors and their conditional mean there agree to all di
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NoReturn
 
+import jax
 import jax.numpy as jnp
 
 from deepemu._types import Array, record
@@ -78,6 +79,13 @@ def alpha_of(found: Conditioned, target: Array) -> Array:
     """R⁻¹u (M,)."""
     inner = linalg.solve_vector(found.lower, target[found.anchors])
     return linalg.solve_transposed(found.lower, inner[:, None])[:, 0]
+
+
+def slopes(node: Node, inputs: Array, target: Array, sites: Sites) -> Array:
+    """∂w/∂x (n, D) in each row's own inputs, with the anchors' values and inputs fixed."""
+    found = conditioned(node, inputs, sites)
+    alpha = alpha_of(found, target)
+    return jax.grad(lambda at: jnp.sum(dense.mean(node, alpha, found.inputs, at)))(inputs)
 
 
 def fit(node: Node, inputs: Array, target: Array, sites: Sites, free_scale: Array | bool) -> Fit:
