@@ -11,7 +11,7 @@ from scipy.stats import norm
 from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import member_weights
 from deepemu.core.model.observation import Units
-from deepemu.observations.gaussian import GaussianNoise
+from deepemu.observations.gaussian import GaussianNoise, PerhapsNoise
 from deepemu.posterior import stacking
 from deepemu.posterior.stacking import Gain, Judged
 from deepemu.training.folds import HeldOut, held_out_sites
@@ -211,6 +211,24 @@ def test_many_deep_chains_do_not_outvote_a_few_plain_processes():
     np.testing.assert_allclose(stacking.starting_weights(both[2:]), 1 / 8)
 
 
+@pytest.mark.parametrize(("narrow", "is_refuted"), [(0.2, True), (1.05, False)])
+def test_twins_that_noise_clearly_beats_have_no_weight(rng, narrow, is_refuted):
+    """Outputs are standard normal; twins predict a smaller standard deviation, far too small or
+    about right. Deep chains without noise are not twins."""
+    n, about_zero = 60, np.zeros((1, 60, 1))
+    judged = judged_of(rng.normal(size=(n, 1)), np.arange(n))
+    noisy = part(about_zero, about_zero + 1.0)
+    twin = part(about_zero, about_zero + narrow**2, is_noisy=False)
+    deep = part(about_zero, about_zero + 0.9, depth=2, is_noisy=False)
+    weights = stacking.stack([noisy, twin, deep], judged).weights
+    assert (weights[1] == 0.0) == is_refuted
+    assert weights[0] > 0.2 and weights[2] > 0.2
+    np.testing.assert_allclose(weights.sum(), 1.0)
+    without = stacking.stack([noisy, deep], judged).weights
+    if is_refuted:
+        np.testing.assert_allclose(weights[[0, 2]], without, rtol=1e-12)
+
+
 # --- the mixture of those that had not seen a site -------------------------------------------
 
 
@@ -278,14 +296,16 @@ def test_few_outputs_move_the_scale_little(n, residual, factor):
 # --- parts -----------------------------------------------------------------------------------
 
 
-def part(mean, var, mask=None, n_chains=None, depth=1):
+def part(mean, var, mask=None, n_chains=None, depth=1, is_noisy=True):
     """A structure with predictions (chains, sites, q) and nothing else."""
     held_out = None
     if mean is not None:
         mask = np.ones(mean.shape[:2], bool) if mask is None else mask
         held_out = held_out_of(mean, var, mask)
         n_chains = len(mean)
-    structure = SimpleNamespace(network=SimpleNamespace(depth=depth))
+    layers = (SimpleNamespace(free_nugget=is_noisy),) * depth
+    network = SimpleNamespace(depth=depth, layers=layers)
+    structure = SimpleNamespace(network=network, observation=PerhapsNoise())
     return SimpleNamespace(structure=structure, chains=[None] * n_chains, held_out=held_out)
 
 

@@ -18,6 +18,7 @@ from deepemu.observations.model import Observation
 from deepemu.training import folds
 from deepemu.training.chains import Trained
 from deepemu.training.folds import HeldOut
+from deepemu.training.structures import is_twin
 
 # Few steps keep the weights near uniform unless the evidence is strong.
 STACKING_STEPS = 10
@@ -118,19 +119,34 @@ def stack(structures: Sequence[Trained], judged: Judged) -> Stacked:
         n_chains = sum(len(each.chains) for each in structures)
         return Stacked(np.full(n_chains, 1.0 / n_chains), np.ones(judged.y.shape[1]), None)
     log_density, mask = log_scores(held_out, judged), held_out.mask[:, judged.site]
-    start = starting_weights(structures)
+    start = starting_weights(structures, _refuted(structures, judged))
     shares = _shares_by_others(held_out.mask, log_density, mask, start, judged)
     honest = held_out_mixture(held_out, shares)
     return Stacked(stacking_weights(log_density, mask, start), *_stretched(honest, judged))
 
 
-def starting_weights(structures: Sequence[Trained]) -> np.ndarray:
+def starting_weights(
+    structures: Sequence[Trained], is_out: Sequence[bool] | None = None
+) -> np.ndarray:
     """Half for the chains of plain structures, half for those of deep ones, if there are both: many
-    chains do not outvote a few processes that predict as well."""
+    chains do not outvote a few processes that predict as well. None for structures that are out."""
     n_chains = [len(each.chains) for each in structures]
-    is_deep = np.repeat([each.structure.network.depth > 1 for each in structures], n_chains)
-    share = 1.0 / np.where(is_deep, is_deep.sum(), (~is_deep).sum())
+    of_chains = lambda flags: np.repeat(np.asarray(flags), n_chains)  # noqa: E731
+    is_deep = of_chains([each.structure.network.depth > 1 for each in structures])
+    is_in = ~of_chains([False] * len(structures) if is_out is None else is_out)
+    sizes = np.where(is_deep, (is_deep & is_in).sum(), (~is_deep & is_in).sum())
+    share = is_in / np.maximum(sizes, 1)
     return share / share.sum()
+
+
+def _refuted(structures: Sequence[Trained], judged: Judged) -> list[bool]:
+    """Plain processes of no noise, if those that may have some predict clearly better: such twins
+    narrow intervals, and take weight from the others."""
+    plain = [each for each in structures if each.structure.network.depth == 1]
+    twins = [each for each in plain if is_twin(each.structure)]
+    noisy = [each for each in plain if not is_twin(each.structure)]
+    are_worse = bool(twins and noisy) and gain(noisy, twins, judged).is_clear
+    return [are_worse and is_twin(each.structure) for each in structures]
 
 
 def _shares_by_others(
@@ -224,7 +240,8 @@ def stacking_weights(
 
     From the first weights on, w_k ← w_k Σ_i r_ki / Σ_i s_ki with the posterior and prior shares of
     k among those that held out i, r_ki ∝ w_k p_ki and s_ki ∝ w_k: the EM algorithm of stacking if
-    all chains predict all rows. Log densities (chains, n, q); outputs count as rows of their own.
+    all chains predict all rows. A weight that starts at zero stays there. Log densities
+    (chains, n, q); outputs count as rows of their own.
     """
     n_chains = len(log_density)
     counts = np.broadcast_to(mask[..., None], log_density.shape).reshape(n_chains, -1)
@@ -236,7 +253,7 @@ def stacking_weights(
         evidence, without = posterior.sum(axis=1), prior.sum(axis=1)
         # A chain that held out none of these rows keeps its weight.
         weights = weights * np.divide(evidence, without, np.ones(n_chains), where=without > 0.0)
-        weights = np.maximum(weights / weights.sum(), LEAST_WEIGHT)
+        weights = np.where(start > 0.0, np.maximum(weights / weights.sum(), LEAST_WEIGHT), 0.0)
     # Negligible weights are dropped: a prediction costs the same whatever its weight.
     weights = np.where(weights < min(SMALLEST_WEIGHT, weights.max()), 0.0, weights)
     return weights / weights.sum()
