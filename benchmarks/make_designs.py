@@ -5,7 +5,7 @@
     python benchmarks/make_designs.py --fresh
 
 The first call makes ``data/more_designs.npz`` anew; the second one replaces two problems in it and
-keeps the rest; the third makes designs 3 and 4 of simulators with up to ten inputs, in
+keeps the rest; the third makes designs 3 to 7 of simulators with up to ten inputs, in
 ``data/fresh_designs.npz``. Every design has a seed of its own, made of its problem and index, so
 that neither the order nor the choice of problems matters.
 
@@ -367,7 +367,7 @@ def parse_arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--problems", nargs="+", choices=SOURCES, default=list(SOURCES), metavar="NAME"
     )
-    parser.add_argument("--fresh", action="store_true", help="designs 3 and 4, of few inputs")
+    parser.add_argument("--fresh", action="store_true", help="designs 3 to 7, of few inputs")
     return parser.parse_args(argv)
 
 

@@ -3,7 +3,7 @@
 All inputs lie in the unit hypercube. ``load_design`` gives training and test data: indices 0-2 are
 stored. Of the paper's problems these are the reference designs, on which the incumbents' scores in
 ``data/incumbents.json`` were measured, and higher indices are drawn afresh, seeded by the index.
-The other problems come from simulators of other packages and have stored designs only, 3 and 4 in a
+The other problems come from simulators of other packages and have stored designs only, 3 to 7 in a
 file of their own for what was chosen on 0-2; ``make_designs.py`` made them.
 
 Needs NumPy only, so that the incumbents' interpreters can import it too; the fresh engine designs
@@ -21,7 +21,7 @@ import numpy as np
 
 DATA = Path(__file__).resolve().parent / "data"
 N_STORED = 3
-FRESH = (3, 4)  # of the simulators of up to ten inputs
+FRESH = (3, 4, 5, 6, 7)  # of the simulators of up to ten inputs
 N_TRAIN, N_TEST = 100, 500
 N_STEP_TRAIN, N_STEP_TEST = 10, 200
 
