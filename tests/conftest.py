@@ -15,10 +15,11 @@ from deepemu.runtime import programs
 
 os.environ.setdefault("MPLBACKEND", "Agg")  # figures need no display
 
-# Compiled programs are shared by the workers of a run, and by later runs.
+# Large compiled programs are shared by the workers of a run, and by later runs; small ones are
+# compiled as fast as they are read.
 PROGRAMS = {
     "jax_compilation_cache_dir": str(Path(__file__).parents[1] / "build" / "xla"),
-    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_compile_time_secs": 0.3,
     "jax_persistent_cache_min_entry_size_bytes": -1,
 }
 
@@ -86,7 +87,7 @@ def either(request: pytest.FixtureRequest) -> GP | DGP:
     return request.getfixturevalue(request.param)
 
 
-MOST_MAPS = 20_000
+MOST_MAPS = 40_000
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from core.builders import layer_of, params_of, steps
-from jax import jit
 from oracles import Process
 from poisson_model import Poisson
+from programs import quick_jit as jit
 
 from deepemu.core import linalg
 from deepemu.core.inference import guided, impute, last_layer

@@ -173,7 +173,8 @@ def test_standard_deviations_have_four_digits(kernel, shape):
     found, *others = by_all(node_of(process), x, y, at)
     for other in others:
         found = better_of(found, other)
-    order = {1: 60, 2: 20, 3: 15}[n_columns]
+    # The third derivative of Matern-3/2 jumps, which takes more points.
+    order = ({1: 60, 2: 20, 3: 15} if kernel == "matern32" else {1: 60, 2: 16, 3: 9})[n_columns]
     rows = zip(mean, var, known[:, :1], strict=True)
     points, weights = zip(*(oracles.gauss_hermite(*row, order) for row in rows), strict=True)
     exact_mean, exact_var = oracles.in_long_double(process, x, y, np.stack(points), weights[0])

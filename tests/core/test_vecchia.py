@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax import jit
+from programs import quick_jit as jit
 
 from deepemu.core.distributions import Gaussian
 from deepemu.core.kernels.families import KERNELS, by_name
@@ -24,6 +24,12 @@ FEW = Vecchia(n_near=4, n_predict=6, n_group=OWN)
 EXACT = dense.Dense()
 
 
+@functools.partial(jit, static_argnums=(0, 1))
+def call(solver, method, *given):
+    """A method of a solver as a program that all tests share."""
+    return getattr(solver, method)(*given)
+
+
 def problem(kernel="matern52", n_near=N, replicates=True, padding=3, seed=0):
     """A node, its inputs, target and sites, of which the last ones are padding."""
     rng = np.random.default_rng(seed)
@@ -38,38 +44,31 @@ def problem(kernel="matern52", n_near=N, replicates=True, padding=3, seed=0):
     return node, jnp.array(x), jnp.array(y), sites
 
 
+@functools.partial(jit, static_argnums=0)
+def densities(solver, node, x, y, sites):
+    """By a factor, by a fit with the scale free or not, and with a column that moves."""
+    density = solver.log_density(solver.factor(node, x, sites), node, y, sites)
+    fitted = [solver.fit(node, x, y, sites, free) for free in (True, False)]
+    moving, resting = (
+        dataclasses.replace(node, inverse_lengthscale=node.inverse_lengthscale[of])
+        for of in (slice(1, None), slice(1))
+    )
+    at_rest = solver.at_rest(resting, x[:, :1], sites)
+    return density, fitted, solver.log_density_moving(moving, x[:, 1:], at_rest, y, sites)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("replicates", [False, True])
 def test_all_rows_before_give_the_exact_density(kernel, replicates):
-    node, x, y, sites = problem(kernel, replicates=replicates)
-
-    @functools.partial(jit, static_argnums=0)
-    def densities(solver):
-        density = solver.log_density(solver.factor(node, x, sites), node, y, sites)
-        fitted = [solver.fit(node, x, y, sites, free) for free in (True, False)]
-        moving = solver.log_density_moving(
-            dataclasses.replace(node, inverse_lengthscale=node.inverse_lengthscale[1:]),
-            x[:, 1:],
-            solver.at_rest(
-                dataclasses.replace(node, inverse_lengthscale=node.inverse_lengthscale[:1]),
-                x[:, :1],
-                sites,
-            ),
-            y,
-            sites,
-        )
-        return density, fitted, moving
-
-    both = (densities(solver) for solver in (EVERY, EXACT))
+    both = (densities(solver, *problem(kernel, replicates=replicates)) for solver in (EVERY, EXACT))
     jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-9, atol=1e-9), *both)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("free", [False, True])
 def test_all_rows_before_give_the_exact_slopes(kernel, free):
-    node, x, y, sites = problem(kernel)
-    of = functools.partial(jit, static_argnums=0)(lambda s: s.derivatives(node, x, y, sites, free))
-    ours, exact = map(of, (EVERY, EXACT))
+    given = *problem(kernel), free
+    ours, exact = (call(solver, "derivatives", *given) for solver in (EVERY, EXACT))
     np.testing.assert_allclose(ours.gradient, exact.gradient, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(ours.fit.value, exact.fit.value, rtol=1e-11)
     np.testing.assert_allclose(ours.fit.scale, exact.fit.scale, rtol=1e-11)
@@ -79,9 +78,9 @@ def test_all_rows_before_give_the_exact_slopes(kernel, free):
 def test_slopes_in_the_inputs(kernel):
     """Of both solvers, against differences of the exact density."""
     node, x, y, sites = problem(kernel)
-    value = jit(lambda x: EXACT.fit(node, x, y, sites, False).value)
-    of = functools.partial(jit, static_argnums=0)(lambda s: s.input_slopes(node, x, y, sites))
-    for found, slopes in map(of, (EVERY, EXACT)):
+    value = lambda x: call(EXACT, "fit", node, x, y, sites, False).value  # noqa: E731
+    for solver in (EVERY, EXACT):
+        found, slopes = call(solver, "input_slopes", node, x, y, sites)
         np.testing.assert_allclose(found, value(x), rtol=1e-11)
         for place in [(0, 0), (3, 1), (N - 5, 0)]:
             step = jnp.zeros_like(x).at[place].set(1e-6)
@@ -102,18 +101,24 @@ def moved(node, logs):
 def test_slopes_with_few_neighbours(free):
     """Against differences; the information is that of draws: the covariance of the gradient."""
     node, x, y, sites = problem(n_near=4)
-    value = jit(lambda logs: FEW.fit(moved(node, logs), x, y, sites, free).value)
+    value = lambda logs: call(FEW, "fit", moved(node, logs), x, y, sites, free).value  # noqa: E731
     steps = 1e-5 * np.eye(D + 1)
     differences = [(value(step) - value(-step)) / 2e-5 for step in steps]
-    found = jit(lambda: FEW.derivatives(node, x, y, sites, free))()
+    found = call(FEW, "derivatives", node, x, y, sites, free)
     np.testing.assert_allclose(found.gradient, differences, rtol=1e-6, atol=1e-7)
+
+
+@functools.partial(jit, static_argnums=0)
+def drawn(solver, node, x, sites, normals):
+    """Draws from the prior given rows of standard normals."""
+    factor = solver.factor(node, x, sites)
+    return jax.vmap(lambda e: solver.draw_prior(factor, node, sites, e))(normals)
 
 
 def test_information_is_the_covariance_of_the_gradient():
     node, x, y, sites = problem(n_near=4, replicates=False, padding=0)
-    drawn = FEW.factor(node, x, sites)
     normals = np.random.default_rng(1).standard_normal((4000, N))
-    draws = jit(jax.vmap(lambda e: FEW.draw_prior(drawn, node, sites, e)))(normals)
+    draws = drawn(FEW, node, x, sites, normals)
     slopes = jit(jax.vmap(lambda y: FEW.derivatives(node, x, y, sites, False)))(draws)
     found = np.cov(np.asarray(slopes.gradient).T)
     expected = np.mean(np.asarray(slopes.information), axis=0)
@@ -143,14 +148,13 @@ def test_density_and_draws_with_few_neighbours():
     node, x, y, sites = problem(n_near=4, replicates=False)
     covariance = implied_covariance(node, x, sites)
     n = len(covariance)
-    factor = FEW.factor(node, x, sites)
     quadratic = np.asarray(y)[:n] @ np.linalg.solve(covariance, np.asarray(y)[:n])
     expected = -0.5 * (quadratic + np.linalg.slogdet(covariance)[1] + n * np.log(2 * np.pi))
-    np.testing.assert_allclose(FEW.log_density(factor, node, y, sites), expected, rtol=1e-9)
-    root = jax.vmap(lambda e: FEW.draw_prior(factor, node, sites, e))(jnp.eye(N))
-    drawn = np.asarray(root).T @ np.asarray(root)
-    np.testing.assert_allclose(drawn[:n, :n], covariance, rtol=1e-9, atol=1e-12)
-    assert np.all(drawn[n:] == 0.0)
+    found = jit(lambda *of: FEW.log_density(FEW.factor(node, x, sites), *of))(node, y, sites)
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+    root = np.asarray(drawn(FEW, node, x, sites, np.eye(N)))
+    np.testing.assert_allclose((root.T @ root)[:n, :n], covariance, rtol=1e-9, atol=1e-12)
+    assert np.all(root[:, n:] == 0.0)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -178,8 +182,7 @@ def test_predictions_from_all_rows_are_exact(kernel):
 
 def test_leave_one_out_from_all_rows_is_exact():
     node, x, y, sites = problem()
-    of = functools.partial(jit, static_argnums=0)(lambda s: s.leave_one_out(node, x, y, sites))
-    ours, exact = map(of, (EVERY, EXACT))
+    ours, exact = (call(solver, "leave_one_out", node, x, y, sites) for solver in (EVERY, EXACT))
     used = np.asarray(sites.used)
     for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(np.asarray(one)[used], np.asarray(other)[used], rtol=1e-9)
@@ -204,20 +207,21 @@ def test_linked_moments_from_all_rows_are_exact(n_uncertain):
     np.testing.assert_allclose(ours.var, exact.var, rtol=1e-6)
 
 
+@functools.partial(jit, static_argnums=0)
+def predicted(solver, node, x, y, sites, at):
+    ready, alpha = solver.condition(node, x, sites), solver.alpha(node, x, y, sites)
+    return solver.predict(node, ready, alpha, x, at)
+
+
 def test_a_prediction_is_that_of_the_exact_process_of_the_nearest_rows():
     node, x, y, sites = problem()
     at = jnp.array([[0.3, 0.8], [0.9, 0.1]])
-    ready, alpha = FEW.condition(node, x, sites), FEW.alpha(node, x, y, sites)
-    found = jit(lambda: FEW.predict(node, ready, alpha, x, at))()
+    found = predicted(FEW, node, x, y, sites, at)
     apart = (np.asarray(x)[None] - np.asarray(at)[:, None]) * np.asarray(node.inverse_lengthscale)
     apart = np.where(np.asarray(sites.used), (apart**2).sum(axis=2), np.inf)
     for k, near in enumerate(np.argsort(apart, axis=1)[:, :6]):
         some = Sites(sites.counts[near], jnp.zeros(()))
-        ready, alpha = (
-            EXACT.condition(node, x[near], some),
-            EXACT.alpha(node, x[near], y[near], some),
-        )
-        exact = EXACT.predict(node, ready, alpha, x[near], at[k : k + 1])
+        exact = predicted(EXACT, node, x[near], y[near], some, at[k : k + 1])
         np.testing.assert_allclose(found.mean[k], exact.mean[0], rtol=1e-9)
         np.testing.assert_allclose(found.var[k], exact.var[0], rtol=1e-9)
 
@@ -251,9 +255,9 @@ def test_slopes_of_terms_in_their_rows(slopes):
 def test_padded_rows_change_nothing():
     node, x, y, sites = problem(n_near=4)
     garbage = x.at[-3:].set(99.0)
-    slopes = jit(lambda x: FEW.derivatives(node, x, y, sites, True))
-    jax.tree.map(np.testing.assert_array_equal, slopes(x), slopes(garbage))
-    one, other = map(jit(lambda x: FEW.leave_one_out(node, x, y, sites)), (x, garbage))
+    slopes = [call(FEW, "derivatives", node, of, y, sites, True) for of in (x, garbage)]
+    jax.tree.map(np.testing.assert_array_equal, *slopes)
+    one, other = (call(FEW, "leave_one_out", node, of, y, sites) for of in (x, garbage))
     np.testing.assert_array_equal(one.mean[:-3], other.mean[:-3])
 
 
