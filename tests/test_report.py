@@ -186,7 +186,9 @@ def report_of(y, std, chains=1):
     layers = (SimpleNamespace(free_nugget=False),)
     network = SimpleNamespace(depth=1, n_imputed=0, n_inputs=1, layers=layers)
     start = (SimpleNamespace(log_nugget=np.log([1e-8])),)
-    structure = SimpleNamespace(label="made up", network=network, start=start)
+    structure = SimpleNamespace(
+        label="made up", network=network, start=start, observation=GaussianNoise()
+    )
     trained = SimpleNamespace(structure=structure, chains=[None] * chains, held_out=held_out)
     units = Units(np.zeros(y.shape[1]), np.ones(y.shape[1]))
     judged = Judged(y, np.arange(len(y)), GaussianNoise(), units)
