@@ -1,5 +1,6 @@
 """The host side of training: where chains and ascents start, and what ends them."""
 
+import tracemalloc
 from types import SimpleNamespace
 
 import jax
@@ -74,6 +75,18 @@ def test_narrow_layers_start_at_principal_components(rng, n_rows):
     assert latent.shape == (n_rows, 2)
     assert latent.min() >= 0 and latent.max() <= 1
     assert abs(np.corrcoef(latent[:, 0], along)[0, 1]) > 0.999
+
+
+def test_a_narrow_layer_of_many_rows_starts_in_little_memory(rng):
+    """Of all left singular vectors there are as many as rows."""
+    sites = sites_at(rng.random((2000, 3)))
+    network = network_of([Layer(width=2), Layer()], 3)
+    tracemalloc.start()
+    try:
+        start.starting_latents(network, NOISE, sites)
+        assert tracemalloc.get_traced_memory()[1] < 20 * sites.x.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_constant_inputs_start_at_zero():

@@ -61,7 +61,8 @@ def _resize_columns(values: np.ndarray, width: int) -> np.ndarray:
         return values[:, np.arange(width) % n_columns]
     centred = values - values.mean(axis=0)
     # Rows times the leading right singular vectors; fewer rows than columns still give `width`.
-    directions = np.linalg.svd(centred, full_matrices=True)[2][:width]
+    is_wide = len(centred) < n_columns
+    directions = np.linalg.svd(centred, full_matrices=is_wide)[2][:width]
     scores = centred @ directions.T
     span = np.ptp(scores, axis=0)
     return (scores - scores.min(axis=0)) / np.where(span > 0, span, 1.0)
