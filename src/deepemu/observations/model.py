@@ -120,7 +120,7 @@ class Observation(Likelihood, Protocol):
         return by_cdf.quantile(
             lambda y: self.mixed_cdf(y, found, units),
             np.asarray(moments.mean), np.sqrt(moments.var), level,
-            lambda y: self._on_grid(y, units),
+            lambda y: self._on_grid(y, units), self._step(units),
         )  # fmt: skip
 
     def crps(self, y: np.ndarray, found: Mixture, units: Units) -> np.ndarray:

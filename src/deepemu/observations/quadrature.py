@@ -19,12 +19,12 @@ from scipy import special
 from deepemu._types import Array, record
 from deepemu.core.distributions import Gaussian
 
-# The normal beyond this many standard deviations is left out, 1e-15 of it; and a function is smooth
+# The normal beyond this many standard deviations is left out, 1e-13 of it; and a function is smooth
 # so many of its widths away from its peak or step.
-REACH, BESIDE = 8.0, 7.0
+REACH, BESIDE = 7.5, 7.0
 # On the left, across the peak or step, and on the right.
-PANELS = 12, 24, 12
-N_SMOOTH, N_FURTHER = 40, 9
+PANELS = 24, 40, 24
+N_SMOOTH, N_FURTHER = 40, 15
 SMALLEST_STD = 1e-10
 
 
@@ -55,7 +55,7 @@ class Nodes:
 
 def across(latent: Gaussian, centre: np.ndarray, width: np.ndarray) -> Nodes:
     """A rule for f ~ N(μ, σ²) and functions that change within some ``width`` of ``centre``, all of
-    one shape: Gauss-Legendre on three panels of μ ± 8σ, cut at centre ± 7 width."""
+    one shape: Gauss-Legendre on three panels of μ ± 7.5σ, cut at centre ± 7 width."""
     mean, std = np.asarray(latent.mean), np.sqrt(np.maximum(latent.var, SMALLEST_STD**2))
     cuts = [
         np.clip((centre + sign * BESIDE * width - mean) / std, -REACH, REACH) for sign in (-1, 1)

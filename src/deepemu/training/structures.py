@@ -11,7 +11,7 @@ import numpy as np
 from deepemu.core.inference import sem
 from deepemu.core.inference.m_step import Maximise
 from deepemu.core.inference.steps import Guided, NodeWise
-from deepemu.core.model.network import Data, LayerSpec, Network, Params
+from deepemu.core.model.network import Data, Latents, LayerSpec, Network, Params
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import over_anchors
 from deepemu.data.checks import is_real
@@ -34,7 +34,7 @@ from deepemu.training.layers import (
     Layer,
     build_network,
 )
-from deepemu.training.plain import train_plain
+from deepemu.training.plain import fit_latents, train_plain
 from deepemu.training.plan import N_FOLDS, SCORING_OF_LATENTS, Plan
 from deepemu.training.start import (
     start_chains,
@@ -112,8 +112,15 @@ class DeepGP(_Structure):
             anchors = spread_rows(sites.x, n_anchors(sites.n_sites))
             sites = dataclasses.replace(sites, anchors=anchors)
         latents = starting_latents(self.network, self.observation, sites)
-        chains = start_guided_chains(seed, self.plan, self.start, latents)
+        chains = start_guided_chains(seed, self.plan, self._start(seed, sites, latents), latents)
         return train(seed, self, self.plan, chains, sites, show_progress, 0, keeper)
+
+    def _start(self, seed: int, sites: SiteData, latents: Latents) -> Params:
+        """The first parameters: of a plain process, those that first latents suggest."""
+        if self.network.depth > 1:
+            return self.start
+        of_sites = np.asarray(latents[0])[: sites.n_sites]
+        return (fit_latents(self.network, self.start[0], of_sites, sites, seed),)
 
     def resume(
         self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool

@@ -103,6 +103,18 @@ def normal_near(likelihood: Callable[[Array], Array], reference: Array) -> Norma
     return Normal(weights, weights * reference + slope)
 
 
+def weights_near(network: Network, latents: Array, data: Data) -> Array:
+    """The weights W (n, P) of the observations that stand for the likelihood of each node near
+    values (n, P) of all."""
+
+    def of_node(k: Array) -> Array:
+        put = lambda f: lax.dynamic_update_index_in_dim(latents, f, k, 1)  # noqa: E731
+        likelihood = lambda f: network.observation.log_density(data.observed, put(f), data.used)  # noqa: E731
+        return normal_near(likelihood, latents[:, k]).weights
+
+    return lax.map(of_node, jnp.arange(latents.shape[1])).T
+
+
 def mean_and_draws(key: Array, root: Any, normal: Normal, n_draws: int) -> tuple[Array, Array]:
     """Mean (n,) and draws (n, k) about it of f = Lz given the normal observations.
 
