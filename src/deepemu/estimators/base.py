@@ -83,8 +83,7 @@ class BaseEmulator(Predictor):
         """
         x, outputs = self._checked(X, y, fewest=2, reset=True)
         rows, given = outputs.reshape(len(x), -1), given_of(noise_variance, exposure, trials)
-        has_variance = noise_variance is not None
-        observation = observation_of(self.observation, self._last_nugget(), has_variance)
+        observation = self._observation_of(noise_variance is not None)
         known = known_of(observation.known, given, rows.shape)
         check_outputs(observation, rows, known)
         columns = self._columns(y, x.shape[1], outputs)
@@ -101,6 +100,10 @@ class BaseEmulator(Predictor):
         if not any(each.interrupted for each in trained):
             keeper.remove()
         return self
+
+    def _observation_of(self, noise_is_known: bool) -> Observation:
+        """How outputs arise, with normal noise of known variance or not."""
+        return observation_of(self.observation, self._last_nugget(), noise_is_known)
 
     def _seed_and_keeper(self, runs: Runs) -> tuple[int, Keeper]:
         """The seed of the fit and where its states go; a fit that goes on has the seed of the first

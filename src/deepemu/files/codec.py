@@ -20,7 +20,7 @@ from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
 from deepemu.core.nodes import anchored, node, over_anchors, solvers
 from deepemu.errors import InputError, Message, Setting
-from deepemu.observations import binomial, counts, gaussian, noise, student
+from deepemu.observations import binomial, categorical, counts, gaussian, noise, student
 from deepemu.posterior import summary
 from deepemu.training import folds, layers, plan
 
@@ -44,6 +44,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("heteroscedastic noise", noise.HeteroscedasticNoise, ""),
     ("known noise", noise.KnownNoise, ""),
     ("binomial", binomial.Binomial, ""),
+    ("categorical", categorical.Categorical, "n_classes"),
     ("student t", student.StudentT, ""),
     ("poisson", counts.Poisson, ""),
     ("negative binomial", counts.NegativeBinomial, "varying"),
