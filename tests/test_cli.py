@@ -211,6 +211,7 @@ def test_several_outputs_and_chosen_inputs(folder, capsys):
          {"depth": 3, "n_chains": 5, "n_iter": 7, "random_state": 4, "nugget": "auto"}),
         (["--depth", "3", "--effort", "quick"], "Emulator", {"max_depth": 3, "n_chains": None, "effort": "quick"}),
         (["--time-limit", "9.5"], "Emulator", {"time_limit": 9.5, "effort": "default"}),
+        (["--observation", "poisson"], "Emulator", {"observation": "poisson"}),
         (["--device", "cpu", "--quiet"], "Emulator", {"max_depth": None, "device": "cpu", "verbose": False}),
     ],
 )  # fmt: skip
@@ -229,6 +230,17 @@ def test_rows_outside_the_runs_are_noted(folder, capsys):
     told = capsys.readouterr()
     assert "1 of 2 rows lie outside the range of the runs in width" in told.err
     assert len(json.loads(told.out)["warnings"]) == 1
+
+
+def test_counts_have_a_model_of_their_own(folder, capsys):
+    counts = [*FIT, "--observation", "negative_binomial"]
+    assert main.main(counts) == 1
+    assert "with a fraction; counts are 0, 1, 2" in capsys.readouterr().err
+    lines = [f"{k / 11},{(5 * k) % 12 / 11},{k // 3}" for k in range(12)]
+    (folder / "runs.csv").write_text("\n".join(["width,depth,force", *lines]))
+    assert main.main(counts) == 0
+    assert main.main(["predict", "it.deepemu", "new.csv", "-o", "out.csv"]) == 0
+    assert all(float(row["force_upper"]).is_integer() for row in rows_of(folder / "out.csv"))
 
 
 def test_a_cache_folder_that_cannot_be_written_is_no_reason_to_stop(folder, capsys, monkeypatch):

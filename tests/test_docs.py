@@ -101,6 +101,12 @@ def given(working_folder, rng):
     }  # fmt: skip
 
 
+def test_a_model_of_your_own_takes_less_than_sixty_lines():
+    page = (DOCS / "tasks" / "observations.md").read_text(encoding="utf-8")
+    (model,) = (block.strip() for block in python_blocks(page) if "class Gamma" in block)
+    assert len(model.splitlines()) < 60
+
+
 def run(code: str, file: Path, namespace: dict) -> None:
     exec(compile(code, str(file), "exec"), namespace)
 

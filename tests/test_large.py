@@ -15,7 +15,7 @@ from deepemu.core.nodes.vecchia import Vecchia
 from deepemu.data.neighbours import Tree
 from deepemu.ensembles import prediction, search
 from deepemu.errors import InputError
-from deepemu.posterior import posterior as posteriors
+from deepemu.posterior import fit as posteriors
 from deepemu.runtime.devices import Machine
 from deepemu.runtime.padding import bucket
 from deepemu.training.structures import FEWEST_ANCHORS, n_anchors

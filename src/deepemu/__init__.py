@@ -10,6 +10,7 @@ from deepemu.errors import (
     InterruptedFitWarning,
     NumericalError,
 )
+from deepemu.estimators.classifier import DGPClassifier, GPClassifier
 from deepemu.estimators.dgp import DGP
 from deepemu.estimators.emulator import Emulator
 from deepemu.estimators.gp import GP
@@ -23,11 +24,13 @@ __all__ = [
     "DGP",
     "GP",
     "ConvergenceWarning",
+    "DGPClassifier",
     "DataWarning",
     "DeepemuError",
     "DeepemuWarning",
     "Emulator",
     "FileError",
+    "GPClassifier",
     "InputError",
     "InterruptedFitWarning",
     "Layer",

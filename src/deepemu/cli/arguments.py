@@ -13,6 +13,7 @@ from scipy.special import ndtri
 from deepemu.cli.settings import MODELS
 from deepemu.core.kernels import families
 from deepemu.estimators.race import EFFORTS
+from deepemu.observations.choice import GAUSSIAN, NAMES
 
 SUFFIX = ".deepemu"
 MOST = 1_000_000  # chains or iterations
@@ -119,6 +120,10 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the simulator is random; without it, noise is found if there is any",
     )
+    add(
+        "--observation", choices=NAMES, default=GAUSSIAN,
+        help="how outputs arise from the function (default: gaussian)",
+    )  # fmt: skip
     add(
         "--effort", choices=tuple(EFFORTS),
         help="how much auto trains: a third of the time, or several times more (default: default)",

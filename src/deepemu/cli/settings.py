@@ -22,6 +22,7 @@ ARGUMENTS = {
     "time_limit": "--time-limit",
     "checkpoint": "--checkpoint",
     "nugget": "--noise",
+    "observation": "--observation",
     "random_state": "--seed",
     "device": "--device",
 }
@@ -44,6 +45,7 @@ def estimator_of(options: argparse.Namespace, verbose: bool) -> BaseEmulator:
         "time_limit": options.time_limit,
         "checkpoint": options.checkpoint,
         "nugget": "estimate" if options.noise else None,
+        "observation": options.observation,
     }
     given = {name: value for name, value in asked.items() if value is not None}
     for name in given:

@@ -8,6 +8,7 @@ import numpy as np
 from deepemu.core.model.observation import Units
 from deepemu.data.checks import place_of, real_array, require_value
 from deepemu.data.frames import require_numbers
+from deepemu.data.known import require_alike
 from deepemu.data.scaling import InputScale, input_scale_of
 from deepemu.data.sites import SiteData, first_rows, require_two_sites, sites_of
 from deepemu.errors import InputError
@@ -46,13 +47,19 @@ class Columns:
 
 @dataclass(frozen=True)
 class Runs:
-    """Inputs x (N, d) and outputs y (N, q) in user units, and their sites in core units."""
+    """Inputs x (N, d) and outputs y (N, q) in user units, and their sites in core units.
+
+    ``known`` (N, q) is what the observation model can know of each output, such as its exposure, if
+    that was given; the ``units`` of rows depend on it.
+    """
 
     x: np.ndarray
     y: np.ndarray
     scale: InputScale
     sites: SiteData
     columns: Columns
+    units: Units
+    known: np.ndarray | None = None
 
     @property
     def site_inputs(self) -> np.ndarray:
@@ -77,18 +84,36 @@ class Runs:
         return values[..., 0] if self.columns.one_dimensional else values
 
 
-def runs_of(x: np.ndarray, y: np.ndarray, columns: Columns, observation: Any) -> Runs:
+def runs_of(
+    x: np.ndarray,
+    y: np.ndarray,
+    columns: Columns,
+    observation: Any,
+    known: np.ndarray | None = None,
+) -> Runs:
     """The runs of a first fit, which set the units."""
     scale = input_scale_of(x)
     site = sites_of(scale.to_core(x))
     require_two_sites(site)
-    return with_units(x, y, columns, observation, scale, observation.units(y, site))
+    given = () if known is None else (known,)
+    units = observation.units(y, site, *given)
+    return with_units(x, y, columns, observation, scale, units, known)
 
 
-def grown(before: Runs, x: np.ndarray, y: np.ndarray, observation: Any) -> Runs:
+def grown(
+    before: Runs,
+    x: np.ndarray,
+    y: np.ndarray,
+    observation: Any,
+    known: np.ndarray | None = None,
+) -> Runs:
     """Old and new runs, in the units of the old ones."""
     rows_x, rows_y = np.vstack([before.x, x]), np.vstack([before.y, y])
-    return with_units(rows_x, rows_y, before.columns, observation, before.scale, before.sites.units)
+    require_alike(before.known, known, observation.known)
+    both = None if known is None or before.known is None else np.vstack([before.known, known])
+    return with_units(
+        rows_x, rows_y, before.columns, observation, before.scale, before.sites.units, both
+    )
 
 
 def with_units(
@@ -98,13 +123,15 @@ def with_units(
     observation: Any,
     scale: InputScale,
     units: Units,
+    known: np.ndarray | None = None,
 ) -> Runs:
     """Runs in given units."""
     x_core = scale.to_core(x)
     site = sites_of(x_core)
-    observed = observation.collapse(units.to_core(y), site, units)
+    of_rows = units if known is None else observation.units_of_rows(units, known)
+    observed = observation.collapse(of_rows.to_core(y), site, of_rows)
     sites = SiteData(x_core[first_rows(site)], observed, site, units)
-    return Runs(x.copy(), y.copy(), scale, sites, columns)
+    return Runs(x.copy(), y.copy(), scale, sites, columns, of_rows, known)
 
 
 def renamed(runs: Runs, inputs: tuple[str, ...], outputs: tuple[str, ...]) -> Runs:

@@ -10,14 +10,16 @@ from numpy.typing import ArrayLike
 from deepemu import convergence
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import EXACT, SOLVERS
-from deepemu.data.checks import not_fitted, require, require_value, require_whole
+from deepemu.data.checks import require, require_value
 from deepemu.data.frames import array_of, require_numbers
+from deepemu.data.known import known_of
 from deepemu.data.names import names_of_outputs, numbered
 from deepemu.data.runs import Columns, Runs, grown, runs_of
 from deepemu.data.scaling import warn_if_constant
 from deepemu.data.sites import require_varied_columns
 from deepemu.errors import InputError, Message, Setting
-from deepemu.estimators.regressor import Regressor, seed_from
+from deepemu.estimators.predictor import Pair, Predictor, given_of
+from deepemu.estimators.regressor import seed_from
 from deepemu.files.atomic import PathLike
 from deepemu.files.checkpoint import opened
 from deepemu.observations.choice import observation_of
@@ -41,19 +43,15 @@ ROWS_FOR_A_GPU = 200
 AUTO = "auto"
 # Of deep and of plain processes.
 ROWS_FOR_VECCHIA = (400, 1500)
-Pair = tuple[np.ndarray, np.ndarray]
 
 
-class BaseEmulator(Regressor):
+class BaseEmulator(Predictor):
     """An emulator with the interface of a scikit-learn regressor.
 
     The fit is ``posterior_``.
     """
 
-    posterior_: Posterior
     random_state: Any
-    device: str
-    n_jobs: int | None
     observation: Any
     solver: Any
     checkpoint: PathLike | None
@@ -68,20 +66,29 @@ class BaseEmulator(Regressor):
 
     # --- fitting --------------------------------------------------------------------------------
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+    def fit(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        noise_variance: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Self:
         """Fit to inputs X (n, d) and outputs y (n,) or (n, q).
 
-        Inputs and outputs are scaled inside; predictions come back in the units of y.
+        Inputs and outputs are scaled inside; predictions come back in the units of y. What is known
+        of each output is a number, or an array (n,) or (n, q): the variance of its noise, if that
+        is normal; the exposure of a count, in which the rate is one of a unit of it; the number of
+        trials of a binomial count.
         """
         x, outputs = self._checked(X, y, fewest=2, reset=True)
-        rows, observation = (
-            outputs.reshape(len(x), -1),
-            observation_of(self.observation, self._last_nugget()),
-        )
-        observation.check(rows)
+        rows, given = outputs.reshape(len(x), -1), given_of(noise_variance, exposure, trials)
+        observation = self._observation_of(noise_variance is not None)
+        known = known_of(observation.known, given, rows.shape)
+        check_outputs(observation, rows, known)
         columns = self._columns(y, x.shape[1], outputs)
         solvers = solvers_of(self.solver)
-        runs = runs_of(x, rows, columns, observation)
+        runs = runs_of(x, rows, columns, observation, known)
         solver, of_plain = solvers(runs.sites.n_sites, observation)
         problem = Problem(rows.shape[1], observation, solver, columns.inputs, of_plain)
         structures = self._structures(problem, runs.sites.n_sites)
@@ -93,6 +100,10 @@ class BaseEmulator(Regressor):
         if not any(each.interrupted for each in trained):
             keeper.remove()
         return self
+
+    def _observation_of(self, noise_is_known: bool) -> Observation:
+        """How outputs arise, with normal noise of known variance or not."""
+        return observation_of(self.observation, self._last_nugget(), noise_is_known)
 
     def _seed_and_keeper(self, runs: Runs) -> tuple[int, Keeper]:
         """The seed of the fit and where its states go; a fit that goes on has the seed of the first
@@ -153,7 +164,14 @@ class BaseEmulator(Regressor):
             self.feature_names_in_ = np.array(runs.columns.inputs, dtype=object)
         return self
 
-    def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:
+    def update(
+        self,
+        X_new: ArrayLike,
+        y_new: ArrayLike,
+        noise_variance: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> Self:
         """Add rows and resume training from the present state.
 
         Deep structures run a fifth of their iterations. Scaling is kept. Latents of new rows start
@@ -168,9 +186,11 @@ class BaseEmulator(Regressor):
                 f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
                 f"{self.n_outputs_}; pass one column per output."
             )
-        before.observation.check(outputs)
+        given = given_of(noise_variance, exposure, trials)
+        known = known_of(before.observation.known, given, outputs.shape)
+        check_outputs(before.observation, outputs, known)
         require_varied_columns(before.runs.x, x)
-        runs = grown(before.runs, x, outputs, before.observation)
+        runs = grown(before.runs, x, outputs, before.observation, known)
         # With a fixed random_state, a seed of its own for each number of rows, which only grows:
         # the draws of the fit and of earlier updates are not used again.
         seed = child_seed(seed_from(self.random_state), len(runs.x))
@@ -183,14 +203,6 @@ class BaseEmulator(Regressor):
         return self._store(runs, trained, ())
 
     # --- what was learnt ------------------------------------------------------------------------
-
-    def _fitted(self) -> Posterior:
-        """The posterior, on the machine that the settings name now."""
-        if "posterior_" not in vars(self):
-            raise not_fitted(self)
-        machine = Machine(self.device, self.n_jobs)
-        same = machine == self.posterior_.machine
-        return self.posterior_ if same else self.posterior_.on(machine)
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -221,52 +233,6 @@ class BaseEmulator(Regressor):
             require_value(named, what, names, f"{count} different name(s)")
         self.posterior_ = posterior.renamed(map(str, inputs), map(str, outputs))
         return self
-
-    # --- using ----------------------------------------------------------------------------------
-
-    def predict(
-        self, X: ArrayLike, return_std: bool = False, input_std: ArrayLike | None = None
-    ) -> np.ndarray | Pair:
-        """Mean (and standard deviation) of the outputs at the rows of X.
-
-        The mean and variance of the mixture over all imputations of all chains, weighted, with
-        standard deviations multiplied by the factor that fits held-out errors best. The variance is
-        that of a new run, so it includes the nugget. Standard deviations are accurate to four
-        digits.
-
-        With ``input_std``, a number or an array (d,) or (m, d), the inputs are uncertain: normal
-        about the rows of X. A plain Gaussian process then has its moments in closed form, all else
-        by cubature over the inputs.
-        """
-        found = self._fitted().moments(self._checked_inputs(X), input_std)
-        shaped = self.posterior_.runs.shaped
-        return (shaped(found.mean), shaped(found.std)) if return_std else shaped(found.mean)
-
-    def interval(self, X: ArrayLike, level: float = 0.95) -> Pair:
-        """Ends of the central interval that holds a new output with probability ``level``.
-
-        Quantiles of the mixture itself, which need not be symmetric about the mean.
-        """
-        low, high = self._fitted().interval(self._checked_inputs(X), level)
-        return self.posterior_.runs.shaped(low), self.posterior_.runs.shaped(high)
-
-    def gradient(self, X: ArrayLike) -> Pair:
-        """Derivatives of the mean and of the variance in each input, (m, d), or (m, q, d) for 2-d
-        y."""
-        found = self._fitted().gradient(self._checked_inputs(X))
-        keep = (slice(None), 0) if self.posterior_.runs.columns.one_dimensional else slice(None)
-        return np.asarray(found.mean)[keep], np.asarray(found.var)[keep]
-
-    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
-        """Joint draws at the rows of X: (m, n_samples), or (m, q, n_samples) for 2-d y.
-
-        Each draw takes one imputed network and draws every layer jointly over the rows; its
-        distance from the mean is scaled as the standard deviation of `predict` is.
-        """
-        require_whole("n_samples", n_samples)
-        posterior = self._fitted()
-        draws = posterior.sample(self._checked_inputs(X), int(n_samples), seed_from(random_state))
-        return np.moveaxis(self.posterior_.runs.shaped(draws), 0, -1)
 
     # --- checking -------------------------------------------------------------------------------
 
@@ -346,6 +312,12 @@ class BaseEmulator(Regressor):
     def _shaped(self, moments: Moments) -> Pair:
         shaped = self.posterior_.runs.shaped
         return shaped(moments.mean), shaped(moments.std)
+
+
+def check_outputs(observation: Observation, outputs: np.ndarray, known: np.ndarray | None) -> None:
+    """Refuse outputs that cannot have come from the model; a model of which nothing can be known
+    takes them alone."""
+    observation.check(outputs, *(() if known is None else (known,)))
 
 
 def solvers_of(choice: object) -> Callable[[int, Observation], tuple[Solver, Solver]]:

@@ -138,8 +138,10 @@ class DGP(BaseEmulator):
         ``OMP_NUM_THREADS`` of them), None: one.
     verbose : bool or None
         Progress on standard error; ``None``: on a terminal.
-    observation : "gaussian" or an observation model
-        How outputs arise from the emulated function.
+    observation : str or an observation model
+        How outputs arise from the emulated function: "gaussian", "heteroscedastic", "student_t",
+        "poisson", "negative_binomial", "zero_inflated_poisson", "zero_inflated_negative_binomial",
+        "binomial".
     solver : {"auto", "dense", "vecchia"} or a solver
         How nodes are computed. "dense" conditions on all rows. "vecchia" conditions groups of 16
         rows on 32 rows near them, and predicts from the 50 nearest rows. Where moves are guided,

@@ -32,8 +32,10 @@ class GP(BaseEmulator):
         Where to compute; "auto": on a GPU where JAX sees one and the work is large enough to gain.
     n_jobs : int or None
         CPU threads; -1: all cores (or ``OMP_NUM_THREADS`` of them), None: one.
-    observation : "gaussian" or an observation model
-        How outputs arise from the emulated function.
+    observation : str or an observation model
+        How outputs arise from the emulated function: "gaussian", "heteroscedastic", "student_t",
+        "poisson", "negative_binomial", "zero_inflated_poisson", "zero_inflated_negative_binomial",
+        "binomial".
     solver : {"auto", "dense", "vecchia"} or a solver
         How the process is computed. "dense" is exact. "vecchia" conditions groups of 16 rows on 32
         rows near them, and predicts from the 50 nearest. "auto": "vecchia" from 1500 distinct

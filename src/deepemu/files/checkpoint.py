@@ -137,6 +137,7 @@ def _facts(kind: str, settings: dict[str, Any], runs: Runs) -> dict[str, Any]:
         "estimator": kind,
         "X": _digest(runs.x),
         "y": _digest(runs.y),
+        **({} if runs.known is None else {"known of rows": _digest(runs.known)}),
         "names of columns": runs.columns.inputs,
         "kind of device": current().platform,
         **deciding,

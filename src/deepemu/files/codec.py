@@ -20,7 +20,7 @@ from deepemu.core.kernels import families
 from deepemu.core.model import network, observation, priors
 from deepemu.core.nodes import anchored, node, over_anchors, solvers
 from deepemu.errors import InputError, Message, Setting
-from deepemu.observations import gaussian
+from deepemu.observations import binomial, categorical, counts, gaussian, noise, student
 from deepemu.posterior import summary
 from deepemu.training import folds, layers, plan
 
@@ -41,6 +41,15 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
     ("gaussian noise", gaussian.GaussianNoise, ""),
     ("interpolated", gaussian.Interpolated, ""),
     ("perhaps noise", gaussian.PerhapsNoise, ""),
+    ("heteroscedastic noise", noise.HeteroscedasticNoise, ""),
+    ("known noise", noise.KnownNoise, ""),
+    ("binomial", binomial.Binomial, ""),
+    ("categorical", categorical.Categorical, "n_classes"),
+    ("student t", student.StudentT, ""),
+    ("poisson", counts.Poisson, ""),
+    ("negative binomial", counts.NegativeBinomial, "varying"),
+    ("zero inflated poisson", counts.ZeroInflatedPoisson, "varying"),
+    ("zero inflated negative binomial", counts.ZeroInflatedNegativeBinomial, "varying"),
     ("dense", type(solvers.SOLVERS["dense"]), ""),
     ("vecchia", type(solvers.SOLVERS["vecchia"]), "n_near n_predict n_group"),
     ("groups", node.Groups, "own near"),
@@ -53,7 +62,7 @@ RECORDS: tuple[tuple[str, type, str], ...] = (
         "kernel reads prior shared_lengthscale free_scale free_nugget sources shares_kernel",
     ),
     ("parameters", network.LayerParams, "log_lengthscale log_scale log_nugget"),
-    ("units", observation.Units, "shift size"),
+    ("units", observation.Units, "shift size noise"),
     ("moments", distributions.Gaussian, "mean var"),
     ("node by node", steps.NodeWise, ""),
     ("layer by layer", steps.LayerWise, ""),

@@ -46,6 +46,8 @@ def _require_runs(held: State, runs: Runs) -> None:
         "low": (runs.scale.low, (d,)), "span": (runs.scale.span, (d,)),
         "shift": (held["units"].shift, (q,)), "size": (held["units"].size, (q,)),
     }  # fmt: skip
+    if runs.known is not None:
+        shapes["known"] = runs.known, (n, q)
     for name, (array, shape) in shapes.items():
         _require_finite(array, shape, name)
     if not np.all(np.concatenate([runs.scale.span, np.asarray(held["units"].size)]) > 0.0):

@@ -2,9 +2,12 @@
 
 from typing import Any
 
+import numpy as np
+
 from deepemu.data.checks import require_fitted
 from deepemu.errors import FileError, InputError
 from deepemu.estimators.base import BaseEmulator
+from deepemu.estimators.classifier import Classifier, DGPClassifier, GPClassifier
 from deepemu.estimators.dgp import DGP
 from deepemu.estimators.emulator import Emulator
 from deepemu.estimators.gp import GP
@@ -19,7 +22,13 @@ from deepemu.runtime import devices
 FORMAT = "deepemu emulator"
 VERSION = 3
 READERS = {1: state_of_format_1, 2: state_of_format_2, 3: codec.decode}
-KINDS: dict[str, type[BaseEmulator]] = {"GP": GP, "DGP": DGP, "Emulator": Emulator}
+KINDS: dict[str, type[BaseEmulator]] = {
+    "GP": GP,
+    "DGP": DGP,
+    "Emulator": Emulator,
+    "GPClassifier": GPClassifier,
+    "DGPClassifier": DGPClassifier,
+}
 # Settings that describe the machine of a fit, not the emulator.
 OF_THE_MACHINE = ("device", "n_jobs", "checkpoint")
 
@@ -38,6 +47,8 @@ def save(emulator: BaseEmulator, path: PathLike) -> None:
     require_fitted(emulator)
     settings = _of_the_emulator(emulator.get_params(deep=False))
     state = {"kind": names[type(emulator)], "settings": settings, **state_of(emulator.posterior_)}
+    if isinstance(emulator, Classifier):
+        state["classes"] = emulator.classes_.tolist()
     arrays: list[Any] = []
     header = {"format": FORMAT, "version": VERSION, "emulator": codec.encode(state, arrays)}
     archive.write(path, header, arrays)
@@ -75,4 +86,6 @@ def _restored(state: State, runtime: devices.Runtime) -> BaseEmulator:
         runs = runs_of_state(state)
         require_sound(state, runs)
         posterior = posterior_of(state, runs)
+    if isinstance(emulator, Classifier):
+        emulator.classes_ = np.array(state["classes"])
     return emulator._restore(posterior)

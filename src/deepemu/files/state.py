@@ -38,6 +38,7 @@ def _state_of_runs(runs: Runs) -> State:
     return {
         "x": runs.x,
         "y": runs.y,
+        "known": runs.known,
         "low": runs.scale.low,
         "span": runs.scale.span,
         "units": runs.sites.units,
@@ -80,7 +81,8 @@ def runs_of_state(state: State) -> Runs:
     scale = InputScale(held["low"], held["span"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the fit has issued these warnings already
-        return with_units(held["x"], held["y"], columns, observation, scale, held["units"])
+        given = held["x"], held["y"], columns, observation, scale, held["units"]
+        return with_units(*given, held.get("known"))
 
 
 def posterior_of(state: State, runs: Runs) -> Posterior:

@@ -13,12 +13,18 @@ N_POINTS = 128
 
 
 def quantile(
-    cdf: Function, centre: np.ndarray, width: np.ndarray, level: float, on_grid: Function
+    cdf: Function,
+    centre: np.ndarray,
+    width: np.ndarray,
+    level: float,
+    on_grid: Function,
+    step: np.ndarray | float = 0.0,
 ) -> np.ndarray:
     """The least y with P(output ≤ y) ≥ ``level``, elementwise.
 
     The bracket starts at ``centre`` ± ``width``, the mean and standard deviation say, and is
-    widened until it holds the quantile. ``on_grid`` gives the largest output that is at most y.
+    widened until it holds the quantile. ``on_grid`` gives the largest output that is at most y; on
+    a grid of this ``step`` (0 if outputs are continuous) brackets of one step will do.
     """
     low, high = centre - width, centre + width
     for _ in range(N_DOUBLINGS):
@@ -31,6 +37,8 @@ def quantile(
         middle = 0.5 * (low + high)
         inside = cdf(on_grid(middle)) >= level
         low, high = np.where(inside, low, middle), np.where(inside, middle, high)
+        if np.all(on_grid(high) - on_grid(low) <= 1.5 * step):
+            break
     return on_grid(high)
 
 

@@ -62,6 +62,9 @@ class GaussianNoise(Observation):
     def moments(self, latents: Gaussian, units: Units) -> Gaussian:
         return latents
 
+    def function_moments(self, latents: Gaussian, units: Units) -> Gaussian:
+        return latents
+
     # --- data -----------------------------------------------------------------------------------
 
     def units(self, y: np.ndarray, site: np.ndarray) -> Units:

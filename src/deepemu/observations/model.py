@@ -24,14 +24,23 @@ class Observation(Likelihood, Protocol):
     units unless said otherwise; `Units` lead to those of the user. Implementations are frozen
     dataclasses without arrays, because they are a static part of the compiled programs. They need
     not define methods that have a body here, which are right for any model.
+
+    ``units`` of outputs in rows are those of the rows, see `Units`.
     """
 
     # --- data -----------------------------------------------------------------------------------
 
-    def check(self, y: np.ndarray) -> None:
+    known: ClassVar[str | None] = None
+    """What can be known of each output, the argument of `fit` that gives it: exposure, say."""
+
+    def check(self, y: np.ndarray, known: np.ndarray | None = None) -> None:
         """An `InputError` for outputs, in user units, that cannot have come from the model; all
         finite numbers can, unless the model says otherwise."""
         return
+
+    def units_of_rows(self, units: Units, known: np.ndarray) -> Units:
+        """The units of rows (n, q) of which something is known."""
+        raise TypeError("nothing can be known of a row under this observation model")
 
     def units(self, y: np.ndarray, site: np.ndarray) -> Units:
         """Shift and size (q,) of the core's outputs."""
@@ -39,6 +48,11 @@ class Observation(Likelihood, Protocol):
     def n_latents(self, n_outputs: int) -> int:
         """Nodes of the last layer."""
         return n_outputs
+
+    def common(self, n_outputs: int) -> tuple[bool, ...]:
+        """Which of these nodes have one value that is common to all rows: parameters of the model,
+        standard normal a priori. None, unless the model says otherwise."""
+        return (False,) * self.n_latents(n_outputs)
 
     def collapse(self, y: np.ndarray, site: np.ndarray, units: Units) -> Any:
         """Sufficient statistics of each site: a pytree of arrays (sites, …)."""
@@ -106,7 +120,7 @@ class Observation(Likelihood, Protocol):
         return by_cdf.quantile(
             lambda y: self.mixed_cdf(y, found, units),
             np.asarray(moments.mean), np.sqrt(moments.var), level,
-            lambda y: self._on_grid(y, units),
+            lambda y: self._on_grid(y, units), self._step(units),
         )  # fmt: skip
 
     def crps(self, y: np.ndarray, found: Mixture, units: Units) -> np.ndarray:

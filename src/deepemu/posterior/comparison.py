@@ -70,9 +70,13 @@ def rank_of(y: np.ndarray, found: Mixture, observation: Observation, units: Unit
 def scores_of(
     y: np.ndarray, found: Mixture, observation: Observation, units: Units
 ) -> dict[str, float]:
-    """Mean CRPS, mean log density and coverage of outputs (n, q), in core units."""
+    """Mean CRPS, in standard deviations of the outputs, mean log density and coverage of outputs
+    (n, q), in core units, of which those of normal outputs are standard deviations."""
+    crps = observation.crps(y, found, units)
+    if observation.imputed:
+        crps = units.size * crps / np.std(units.to_user(y), axis=0)
     return {
-        "crps": float(np.mean(observation.crps(y, found, units))),
+        "crps": float(np.mean(crps)),
         "log_score": float(np.mean(observation.mixed_log_density(y, found, units))),
         "coverage": float(np.mean(rank_of(y, found, observation, units).inside())),
     }

@@ -25,6 +25,16 @@ def slabs(n_rows: int, size: int) -> list[slice]:
     return [slice(first, first + size) for first in range(0, n_rows, size)]
 
 
+def noise_of(chains: Sequence[Chain]) -> np.ndarray:
+    """σ²η (members, P) of the last layer of each imputed network, chain after chain."""
+    found = []
+    for chain in chains:
+        last = row(chain.imputed.params[-1], chain.place)
+        variance = np.exp(np.asarray(last.log_scale) + np.asarray(last.log_nugget))
+        found.append(np.tile(variance, (chain.n_members // len(variance), 1)))
+    return np.concatenate(found)
+
+
 def has_closed_form(chains: Weighted) -> bool:
     """Whether moments at normal inputs have a closed form: plain GPs only, with integrated latents
     and one set of parameters."""

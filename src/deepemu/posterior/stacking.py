@@ -51,8 +51,8 @@ class Judged:
 
 def judged_of(runs: Runs, observation: Observation) -> Judged:
     """The outputs that predictions of the runs are compared with."""
-    y, site = observation.judged(runs.sites.units.to_core(runs.y), runs.sites.site_of_row)
-    return Judged(y, site, observation, runs.sites.units)
+    y, site = observation.judged(runs.units.to_core(runs.y), runs.sites.site_of_row)
+    return Judged(y, site, observation, runs.units)
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,8 @@ def _stretched(honest: Mixture, judged: Judged) -> tuple[np.ndarray, Mixture]:
     of_site = np.empty((len(group), judged.y.shape[1]))
     for each in range(N_GROUPS):
         others = group[judged.site] != each
-        of_site[group == each] = find(judged.y[others], rows.at(others), judged.units)
+        given = judged.y[others], rows.at(others), judged.units.at(others)
+        of_site[group == each] = find(*given)
     held_out = stretched_mixture(judged.observation, honest, of_site)
     return find(judged.y, rows, judged.units), held_out
 

@@ -85,7 +85,9 @@ class Layer:
         Variance of the nodes' outputs; ``None``: 1 in a hidden layer, estimated in the last.
     nugget : float of at least 1e-8, "auto" or "estimate"
         Nugget relative to the scale. "auto" finds it, under a prior that favours the smallest,
-        1e-8; "estimate" does so without. A number by default, also in the last layer.
+        1e-8; "estimate" does so without. A number by default, also in the last layer. In the last
+        layer of an observation model that imputes its latents "auto" is 1e-6, and "estimate" finds
+        how much they differ between inputs beyond a smooth function.
     """
 
     width: int | None = None
@@ -124,10 +126,23 @@ def build_network(
         columns += inputs if connected else []
         spec = _spec(layer, index, width, columns, tuple(s - index for s in sources))
         is_hidden = index < len(layers) - 1
-        specs.append(replace(spec, shares_kernel=is_hidden and _shares_kernel(layer, index, spec)))
+        spec = replace(spec, shares_kernel=is_hidden and _shares_kernel(layer, index, spec))
+        specs.append(spec if is_hidden else _observed_by(observation, layer, spec, n_outputs))
     _require_no_loose_ends(specs)
     hidden_solver = solver.for_hidden() if len(specs) > 1 else None
     return Network(n_inputs, tuple(specs), observation, solver, hidden_solver)
+
+
+def _observed_by(
+    observation: Observation, layer: Layer, spec: LayerSpec, n_outputs: int
+) -> LayerSpec:
+    """The last layer: nodes that are common to all rows read no column, and a nugget that is to be
+    found under noise of the observation model's own is one for the arithmetic."""
+    common = observation.common(n_outputs)
+    nothing = (False,) * spec.n_columns
+    reads = tuple(nothing if one else own for one, own in zip(common, spec.reads, strict=True))
+    is_found = layer.nugget == ESTIMATE or not observation.imputed
+    return replace(spec, reads=reads, free_nugget=spec.free_nugget and is_found)
 
 
 def _width(layer: Layer, index: int, depth: int, n_last: int) -> int:

@@ -10,12 +10,15 @@ import numpy as np
 
 from deepemu.core.distributions import Gaussian
 from deepemu.core.inference import impute, sem
+from deepemu.core.inference.last_layer import weights_near
 from deepemu.core.inference.multistart import best_ascent
 from deepemu.core.model.network import Data, LayerParams, Network
+from deepemu.core.model.priors import Flat
 from deepemu.core.nodes.solvers import EXACT
 from deepemu.data.sites import SiteData, pack, pack_without
 from deepemu.ensembles import assembly
 from deepemu.ensembles.prediction import chain_latents, chains_of
+from deepemu.observations.gaussian import GaussianNoise, SiteMeans
 from deepemu.runtime import padding
 from deepemu.runtime.programs import compiled, in_order
 from deepemu.runtime.trees import to_numpy
@@ -34,6 +37,10 @@ GP_TOLERANCE = 1e-7
 # and steps end at a gain that no prediction of many rows can tell.
 MANY_ROWS, ROWS_OF_STARTS, N_SEARCHES = 450, 300, 3
 TOLERANCE_OF_MANY = 1e-3
+# log of the noise of first latents, relative to their scale.
+FIRST_NOISE = -2.0
+# Of a latent about which the likelihood says next to nothing.
+LEAST_COUNT = 1e-3
 NOTHING_IMPUTED = impute.Imputation((), (), np.int32(0), np.int32(0))  # type: ignore[arg-type]
 
 
@@ -72,6 +79,43 @@ def fit_plain(
     exactly, some = dataclasses.replace(network, solver=EXACT), _some_rows(data, seed)
     params, _ = _ascend(exactly, starts, some, GP_SCOUT_STEPS, GP_TOLERANCE)
     return _refined(network, params, data, N_SEARCHES if network.solver.n_near else 1)
+
+
+def fit_latents(
+    network: Network, params: LayerParams, latents: np.ndarray, sites: SiteData, seed: int
+) -> LayerParams:
+    """Where parameters of a plain process begin whose outputs are imputed: the best ones for the
+    first latents (n, P) as outputs with normal noise, of some of many rows.
+
+    The noise has the variances 1/W of the observations that stand for the likelihood near them, but
+    for a factor that is found. From parameters of no use the first imputations are smooth, an
+    M-step makes the next ones smoother, and chains come back from there slowly. Nodes whose first
+    latents are all equal, and nuggets, stay as they are.
+    """
+    (spec,) = network.layers
+    any_noise = dataclasses.replace(spec.prior, nugget=Flat())
+    layer = dataclasses.replace(spec, free_nugget=True, prior=any_noise)
+    noisy = dataclasses.replace(network, observation=GaussianNoise(), solver=EXACT, layers=(layer,))
+    data = _some_rows(pack(_as_outputs(network, latents, sites)), seed)
+    first = dataclasses.replace(params, log_nugget=np.full_like(params.log_nugget, FIRST_NOISE))
+    found, _ = _ascend(noisy, _gp_starts(first, seed), data, GP_SCOUT_STEPS, GP_TOLERANCE)
+    moves = (np.ptp(latents, axis=0) > 0.0) & np.any(spec.reads, axis=1)
+    return LayerParams(
+        np.where(moves[:, None], found.log_lengthscale, params.log_lengthscale),
+        np.where(moves & spec.free_scale, found.log_scale, params.log_scale),
+        params.log_nugget,
+    )
+
+
+def _as_outputs(network: Network, latents: np.ndarray, sites: SiteData) -> SiteData:
+    """Sites with first latents as outputs, observed as often as their weights say, once on
+    average."""
+    data, n_sites = pack(sites), sites.n_sites
+    padded = padding.pad_rows(latents, len(data.x))
+    weights = np.asarray(compiled(weights_near, ("network",))(network, padded, data))[:n_sites]
+    counts = weights / np.maximum(weights.mean(axis=0), np.finfo(float).tiny)
+    counts = np.maximum(counts, LEAST_COUNT)
+    return dataclasses.replace(sites, observed=SiteMeans(latents, counts, np.zeros_like(counts)))
 
 
 def _has_many(network: Network, data: Data) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from deepemu.core.inference import sem
 from deepemu.core.inference.m_step import Maximise
 from deepemu.core.inference.steps import Guided, NodeWise
-from deepemu.core.model.network import Data, Network, Params
+from deepemu.core.model.network import Data, Latents, LayerSpec, Network, Params
 from deepemu.core.nodes.solver import Solver
 from deepemu.core.nodes.solvers import over_anchors
 from deepemu.data.checks import is_real
@@ -29,14 +29,12 @@ from deepemu.training.chains import Trained, train
 from deepemu.training.folds import HeldOut, with_new_sites
 from deepemu.training.keeper import NOTHING_KEPT, Keeper
 from deepemu.training.layers import (
-    AUTO,
-    ESTIMATE,
     FOUND_NUGGET,
     SMALLEST_NUGGET,
     Layer,
     build_network,
 )
-from deepemu.training.plain import train_plain
+from deepemu.training.plain import fit_latents, train_plain
 from deepemu.training.plan import N_FOLDS, SCORING_OF_LATENTS, Plan
 from deepemu.training.start import (
     start_chains,
@@ -114,8 +112,15 @@ class DeepGP(_Structure):
             anchors = spread_rows(sites.x, n_anchors(sites.n_sites))
             sites = dataclasses.replace(sites, anchors=anchors)
         latents = starting_latents(self.network, self.observation, sites)
-        chains = start_guided_chains(seed, self.plan, self.start, latents)
+        chains = start_guided_chains(seed, self.plan, self._start(seed, sites, latents), latents)
         return train(seed, self, self.plan, chains, sites, show_progress, 0, keeper)
+
+    def _start(self, seed: int, sites: SiteData, latents: Latents) -> Params:
+        """The first parameters: of a plain process, those that first latents suggest."""
+        if self.network.depth > 1:
+            return self.start
+        of_sites = np.asarray(latents[0])[: sites.n_sites]
+        return (fit_latents(self.network, self.start[0], of_sites, sites, seed),)
 
     def resume(
         self, seed: int, before: Trained, sites: SiteData, n_old: int, show_progress: bool
@@ -188,6 +193,8 @@ def _with_new_sites(before: Trained, sites: SiteData, n_old: int) -> HeldOut | N
 
 
 STARTING_NUGGET = 1e-3
+# Of an imputed last layer, whose noise is that of the observation model: as of hidden layers.
+NUGGET_OF_LATENTS = 1e-6
 KERNELS = ("matern52", "squared_exponential")
 # Nugget of the plain GPs beside a deep network, where nuggets are for numerical stability only.
 NUGGET_OF_ONE_LAYER = SMALLEST_NUGGET
@@ -215,13 +222,13 @@ class Problem:
 
     @property
     def guided(self) -> "Problem | None":
-        """The same with guided moves of hidden layers, if the solver has them."""
-        solver = over_anchors(self.solver, self.observation.imputed)
+        """The same with guided moves of imputed layers, if the solver has them."""
+        solver, of_plain = over_anchors(self.solver), self.plain_solver or self.solver
         if solver is None:
             return None
-        return dataclasses.replace(
-            self, solver=solver, plain_solver=self.plain_solver or self.solver
-        )
+        if self.observation.imputed:
+            of_plain = over_anchors(of_plain) or of_plain
+        return dataclasses.replace(self, solver=solver, plain_solver=of_plain)
 
     @property
     def n_inputs(self) -> int:
@@ -242,7 +249,8 @@ GUIDED_PLAIN = dataclasses.replace(
 def plain_gp(layer: Layer, problem: Problem, n_folds: int) -> Structure:
     """A plain Gaussian process; trained by chains, if the observation model has latents to
     impute."""
-    network = problem.network([layer])
+    moving = problem.guided if problem.observation.imputed else None
+    network = (moving or problem).network([layer])
     start, label = starting_params_of(network, [layer]), f"GP, {kernels_in_words([layer])}"
     if network.n_imputed:
         plan = GUIDED_PLAIN if network.is_guided else IMPUTED_PLAIN
@@ -351,9 +359,14 @@ def words(kernel: str) -> str:
 
 def starting_params_of(network: Network, layers: Sequence[Layer]) -> Params:
     scales = [float(layer.scale) if is_real(layer.scale) else 1.0 for layer in layers]
-    free = (AUTO, ESTIMATE)
-    nuggets = [STARTING_NUGGET if layer.nugget in free else float(layer.nugget) for layer in layers]
-    return starting_params(network, scales, nuggets)
+    pairs = zip(layers, network.layers, strict=True)
+    return starting_params(network, scales, [_starting_nugget(*pair) for pair in pairs])
+
+
+def _starting_nugget(layer: Layer, spec: LayerSpec) -> float:
+    if spec.free_nugget:
+        return STARTING_NUGGET
+    return NUGGET_OF_LATENTS if isinstance(layer.nugget, str) else float(layer.nugget)
 
 
 def trace_in_words(trace: sem.Trace) -> dict[str, Any]:

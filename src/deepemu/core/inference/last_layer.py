@@ -1,4 +1,4 @@
-"""Imputation of the last layer, where each row is conditioned on near rows.
+"""Imputation of the last layer, guided by a normal approximation of its likelihood.
 
 Given the layers below, the values of a node are f = Lz with z ~ N(0, I). About a reference r the
 likelihood is nearly that of normal observations, log p(y | f) ≈ bᵀf − ½ fᵀWf + constant with
@@ -6,31 +6,28 @@ W = −∂²/∂f² (its diagonal) and b = Wr + ∂/∂f at r. With these the po
 where z has precision A = I + LᵀWL and mean A⁻¹Lᵀb. Slice steps on ellipses of this normal divide
 its likelihood out of the true one. They leave the posterior invariant, whatever r is, as long as it
 does not depend on where f is; and as they look at the difference of two likelihoods alone, they go
-far however many rows there are.
+far however many rows there are. Where the likelihood of a node is normal, as that of a mean is
+given variances, the two are the same, and a node's steps are draws from its posterior.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from deepemu._types import Array, record
-from deepemu.core import linalg
 from deepemu.core.differentiation import differentiable
 from deepemu.core.inference import slice_step
 from deepemu.core.inference.impute import FULL_CIRCLE, Guide, Imputation, learning_rate, turn
 from deepemu.core.inference.steps import Steps
 from deepemu.core.model.network import Data, Network, Params, layer_parts, log_likelihood
-from deepemu.core.nodes import roots, vecchia
-from deepemu.core.nodes.node import Node, Sites
-from deepemu.core.nodes.roots import Root
+from deepemu.core.nodes import roots
 
 # The directions of all slice steps are solved for at once, most of the cost of a move.
 N_SLICES = 4
-# The normal has its mean and covariance to so many digits.
-TOLERANCE, MOST_PRODUCTS = 1e-8, 5000
 
 
 @record
@@ -74,7 +71,7 @@ def move(
         put = lambda whole, part: lax.dynamic_update_index_in_dim(whole, part, k, 1)  # noqa: E731
         likelihood = lambda f: log_likelihood(network, (*below, put(now.latent, f)), data)  # noqa: E731
         values, info = _move_node(
-            jax.random.fold_in(key, k), likelihood, _root(node, inputs, own),
+            jax.random.fold_in(key, k), likelihood, network.solver.root(node, inputs, own),
             column(now.latent), column(now.reference), steps.bracket * now.angles[k],
         )  # fmt: skip
         angle = now.angles[k] + rate * (info.angle - now.angles[k])
@@ -97,10 +94,6 @@ def move(
     )
 
 
-def _root(node: Node, inputs: Array, sites: Sites) -> Root:
-    return roots.root(vecchia.factor(node, inputs, sites), node, sites)
-
-
 def normal_near(likelihood: Callable[[Array], Array], reference: Array) -> Normal:
     """The observations that stand for a likelihood near a reference; where it is not concave, they
     say nothing."""
@@ -110,7 +103,19 @@ def normal_near(likelihood: Callable[[Array], Array], reference: Array) -> Norma
     return Normal(weights, weights * reference + slope)
 
 
-def mean_and_draws(key: Array, root: Root, normal: Normal, n_draws: int) -> tuple[Array, Array]:
+def weights_near(network: Network, latents: Array, data: Data) -> Array:
+    """The weights W (n, P) of the observations that stand for the likelihood of each node near
+    values (n, P) of all."""
+
+    def of_node(k: Array) -> Array:
+        put = lambda f: lax.dynamic_update_index_in_dim(latents, f, k, 1)  # noqa: E731
+        likelihood = lambda f: network.observation.log_density(data.observed, put(f), data.used)  # noqa: E731
+        return normal_near(likelihood, latents[:, k]).weights
+
+    return lax.map(of_node, jnp.arange(latents.shape[1])).T
+
+
+def mean_and_draws(key: Array, root: Any, normal: Normal, n_draws: int) -> tuple[Array, Array]:
     """Mean (n,) and draws (n, k) about it of f = Lz given the normal observations.
 
     A draw of z is A⁻¹(ε + LᵀW^½ε') with standard normals ε and ε'.
@@ -120,20 +125,14 @@ def mean_and_draws(key: Array, root: Root, normal: Normal, n_draws: int) -> tupl
     prior = jnp.pad(normals[:, 0], ((0, 0), (1, 0)))
     data = jnp.column_stack([normal.pull, observed])
     right = prior + roots.times_transposed(root, data)
-
-    def precision(z: Array) -> Array:
-        values = roots.times(root, z)
-        return z + roots.times_transposed(root, normal.weights[:, None] * values)
-
-    white = linalg.conjugate_gradients(precision, right, TOLERANCE, MOST_PRODUCTS)
-    found = roots.times(root, white)
+    found = roots.times(root, roots.solved(root, normal.weights, right))
     return found[:, 0], found[:, 1:]
 
 
 def _move_node(
     key: Array,
     likelihood: Callable[[Array], Array],
-    root: Root,
+    root: Any,
     values: Array,
     reference: Array,
     bracket: Array,

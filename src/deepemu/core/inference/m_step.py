@@ -165,8 +165,8 @@ def _node_tasks(
     targets = layer_targets(network, layer, data, latents).T
     return NodeTask(
         widened(jnp.asarray(spec.reads))[:n],
-        jnp.full(n, spec.free_scale),
-        jnp.full(n, spec.free_nugget),
+        jnp.array(spec.free_scales[:n]),
+        jnp.array(spec.free_nuggets[:n]),
         LayerParams(
             widened(params.log_lengthscale)[:n],
             params.log_scale.reshape(n, -1),

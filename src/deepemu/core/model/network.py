@@ -29,7 +29,8 @@ class LayerSpec:
     ``sources`` are the earlier layers whose outputs are columns, counted back from this one: -1 is
     the layer before. Their columns come first, then those of the global inputs, if any. Nodes of a
     hidden layer that ``shares_kernel`` have equal lengthscales and nuggets, and so one matrix R;
-    their scales may differ.
+    their scales may differ. A node that reads no column has one value at all rows: its kernel is
+    constant, and its scale, the variance of that value, is given.
     """
 
     kernel: Kernel
@@ -53,6 +54,15 @@ class LayerSpec:
     @property
     def n_columns(self) -> int:
         return len(self.reads[0])
+
+    @property
+    def free_scales(self) -> tuple[bool, ...]:
+        """Whether each node's scale is estimated."""
+        return tuple(self.free_scale and any(columns) for columns in self.reads)
+
+    @property
+    def free_nuggets(self) -> tuple[bool, ...]:
+        return tuple(self.free_nugget and any(columns) for columns in self.reads)
 
 
 @dataclass(frozen=True)
@@ -252,6 +262,7 @@ def geometry(spec: LayerSpec, inputs: Array, used: Array) -> Geometry:
     lowest = jnp.min(jnp.where(used[:, None], inputs, jnp.inf), axis=0)
     highest = jnp.max(jnp.where(used[:, None], inputs, -jnp.inf), axis=0)
     reads = jnp.asarray(spec.reads, inputs.dtype)
-    weight = reads / jnp.sum(reads, axis=1, keepdims=True) if spec.shared_lengthscale else reads
+    n_read = jnp.maximum(jnp.sum(reads, axis=1, keepdims=True), 1.0)
+    weight = reads / n_read if spec.shared_lengthscale else reads
     span = jnp.broadcast_to(highest - lowest, reads.shape)
     return Geometry(span, weight, jnp.broadcast_to(jnp.sum(used), (spec.width,)))

@@ -2,17 +2,30 @@
 
 from typing import Any, ClassVar, Protocol
 
+import jax
+
 from deepemu._types import Array, record
 from deepemu.core.distributions import Gaussian, Mixture, mixture
 from deepemu.core.nodes.node import Sites
+from deepemu.errors import InputError
 
 
 @record
 class Units:
-    """From the units of the core to those of the user: y = shift + size · y_core, (q,) each."""
+    """From the units of the core to those of the user: y = shift + size · y_core.
+
+    (q,) each, the same for all rows; or (n, q), where something is known of each row: counts of a
+    longer exposure have a larger size, say. ``noise`` is the known variance of an output, in core
+    units.
+    """
 
     shift: Array
     size: Array
+    noise: Array | None = None
+
+    def at(self, rows: Any) -> "Units":
+        """Those of some of the rows."""
+        return jax.tree.map(lambda each: each[rows] if each.ndim > 1 else each, self)
 
     def to_core(self, y: Any) -> Any:
         return (y - self.shift) / self.size
@@ -55,6 +68,11 @@ class Likelihood(Protocol):
         """Mean and variance (…, q) of one new output, in core units, given moments (…, P) of the
         last layer's nodes (with their nugget)."""
 
+    def function_moments(self, latents: Gaussian, units: Units) -> Gaussian:
+        """Mean and variance (…, q), in core units, of the mean of outputs at an input, which is
+        uncertain as the latents are; these come without the nugget that stands for noise."""
+        raise InputError("this observation model does not say what the mean of outputs is.")
+
     def stretched(self, latents: Gaussian, centre: Array, stretch: Array) -> Gaussian:
         """Latents (…, P) of a mixture's components, or draws (of variance zero), after a stretch
         (…, q) about the mixture's mean (…, P); all have as many axes.
@@ -74,3 +92,8 @@ def stretched_mixture(observation: Likelihood, found: Mixture, stretch: Array) -
 def output_moments(observation: Likelihood, found: Mixture, units: Units) -> Gaussian:
     """Mean and variance (n, q) of a new output, in core units."""
     return mixture(observation.moments(found.latents, units), found.weights)
+
+
+def function_moments(observation: Likelihood, found: Mixture, units: Units) -> Gaussian:
+    """Mean and variance (n, q) of the mean of outputs, in core units."""
+    return mixture(observation.function_moments(found.latents, units), found.weights)

@@ -1,4 +1,5 @@
-"""The exact solver of a last layer above anchored hidden layers, which move guided."""
+"""The exact solver of a last layer that moves guided itself, or is above anchored hidden layers
+that do."""
 
 from dataclasses import dataclass
 
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from deepemu._types import Array
 from deepemu.core import linalg
 from deepemu.core.kernels.kernel import Two
-from deepemu.core.nodes import dense
+from deepemu.core.nodes import dense, roots
 from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.dense import Dense
 from deepemu.core.nodes.node import Node, Sites
@@ -53,3 +54,4 @@ class DenseOverAnchors(Dense):
         return Anchored()
 
     information = staticmethod(information)
+    root = staticmethod(roots.triangular)

@@ -71,6 +71,11 @@ class Solver(Protocol):
         moves have it."""
         raise TypeError("this solver has no guided moves")
 
+    def root(self, node: Node, inputs: Array, sites: Sites, /) -> Any:
+        """A root of the covariance σ²R of the node's values, as `roots` takes it, for guided moves
+        of an imputed last layer."""
+        raise TypeError("this solver has no guided moves of the last layer")
+
     # --- a sweep: some columns of the inputs move, the others rest ------------------------------
 
     def at_rest(self, node: Node, columns: Array, sites: Sites, /) -> Any:

@@ -9,9 +9,9 @@ EXACT = Dense()
 SOLVERS: dict[str, Solver] = {"dense": EXACT, "vecchia": Vecchia()}
 
 
-def over_anchors(solver: Solver, imputes: bool) -> Solver | None:
-    """The same solver above anchored hidden layers, if there is one; with an imputed last layer
-    or without."""
+def over_anchors(solver: Solver) -> Solver | None:
+    """The same solver with guided moves: of hidden layers at anchors and of an imputed last layer,
+    if there is one."""
     if solver == EXACT:
-        return None if imputes else DenseOverAnchors()
+        return DenseOverAnchors()
     return solver if solver.for_hidden() else None

@@ -29,7 +29,7 @@ from deepemu.core.nodes.near_rows import (
 )
 from deepemu.core.nodes.nearest import ByNeighbours, Nearby
 from deepemu.core.nodes.node import Derivatives, Fit, Joint, Node, Sites
-from deepemu.core.nodes.roots import Whitening
+from deepemu.core.nodes.roots import Root, Whitening
 from deepemu.core.nodes.solver import InUnknowns, Solver
 from deepemu.core.nodes.terms import Terms
 
@@ -46,6 +46,10 @@ def factor(node: Node, inputs: Array, sites: Sites) -> Whitening:
 
     scaled, nothing = in_lengthscales(node, inputs), jnp.zeros(len(inputs), inputs.dtype)
     return over_groups(of_terms, groups_of(sites), node, scaled, nothing, sites)
+
+
+def root(node: Node, inputs: Array, sites: Sites) -> Root:
+    return roots.root(factor(node, inputs, sites), node, sites)
 
 
 def log_density(found: Whitening, node: Node, target: Array, sites: Sites) -> Array:
@@ -214,6 +218,7 @@ class Vecchia(Solver):
     derivatives = staticmethod(derivatives)
     input_slopes = staticmethod(input_slopes)
     information = staticmethod(information)
+    root = staticmethod(root)
     at_rest = staticmethod(at_rest)
     more_at_rest = staticmethod(more_at_rest)
     log_density_moving = staticmethod(log_density_moving)
