@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from core.builders import layer_of, params_of, steps
-from jax import jit
 from oracles import Process
+from programs import quick_jit as jit
 
 from deepemu.core.inference import guided, impute, last_layer
 from deepemu.core.inference.steps import Guided

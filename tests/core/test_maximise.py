@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import quick_jit
 from scipy import optimize
 
 from deepemu.core.inference.scoring import LONGEST_STEP, Objective, Slopes, Value, maximise
@@ -34,7 +35,7 @@ def cliff(point):
     return Slopes(Value(value, value), 2.0 - point, jnp.eye(1))
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(quick_jit, static_argnums=0)
 def ascend(slopes, start, lower, upper, n_steps, tolerance=0.0):
     objective = Objective(lambda point: slopes(point).at, slopes)
     unevaluated = jnp.array(-123.0)

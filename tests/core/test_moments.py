@@ -147,7 +147,7 @@ def test_second_derivatives_of_the_mean(kernel):
     ensemble, at, step = emulator.posterior_.ensemble, np.array([0.4, 0.7]), 1e-5
     mean = lambda row: moments(ensemble, row).mean[0]  # noqa: E731
     with jax.enable_x64(True):
-        found = [jax.jit(outer(jax.grad(mean)))(at) for outer in (jax.jacfwd, jax.jacrev)]
+        found = [jit(outer(jax.grad(mean)))(at) for outer in (jax.jacfwd, jax.jacrev)]
     ends = (emulator.gradient(at + sign * step * np.eye(2))[0] for sign in (1.0, -1.0))
     expected = (next(ends) - next(ends)) / (2 * step)
     for each in found:

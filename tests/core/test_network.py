@@ -11,6 +11,7 @@ import pytest
 from core import builders
 from core.builders import data_of
 from oracles import Process
+from programs import quick_jit
 
 from deepemu.core.kernels import families
 from deepemu.core.model import network
@@ -60,7 +61,7 @@ def latents(rng):
     return tuple(jnp.asarray(rng.normal(size=(N_ROWS, spec.width))) for spec in NETWORK.layers[:-1])
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1))
+@functools.partial(quick_jit, static_argnums=(0, 1))
 def layer_log_density(net, index, params, latents, data):
     return network.layer_log_density(net, index, params, latents, data)
 

@@ -2,10 +2,10 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from programs import quick_jit
 
 from deepemu.core.kernels import families, products
 from deepemu.core.nodes import pair_sums
@@ -24,7 +24,7 @@ def loop(weights, w, mean, var, inverse, factor):
     return total
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(quick_jit, static_argnums=0)
 def expected_sums(n_together, weights, w, mean, var, inverse, factor):
     kernel = families.SquaredExponential()
     delta, scaled = products.scaled(w, mean, var, inverse)
