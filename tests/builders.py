@@ -1,5 +1,6 @@
 """Small problems and settings that tests share: what has the same shape is compiled once."""
 
+import contextlib
 import dataclasses
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from deepemu import DGP, GP
 from deepemu.data.scaling import InputScale
+from deepemu.training import structures
 from deepemu.training.structures import Problem
 
 SMALL = {
@@ -53,3 +55,12 @@ def as_many_inputs(monkeypatch, n_inputs):
     monkeypatch.setattr(InputScale, "to_core", padded)
     monkeypatch.setattr(InputScale, "to_user", cut)
     monkeypatch.setattr(Problem, "network", with_constants)
+
+
+@contextlib.contextmanager
+def brief_plain_gps(n_iter):
+    """Plain processes with imputed latents have so few iterations, where users have 80."""
+    brief = dataclasses.replace(structures.GUIDED_PLAIN, n_iter=n_iter, n_chains=4, n_imputations=3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structures, "GUIDED_PLAIN", brief)
+        yield

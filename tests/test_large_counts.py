@@ -1,9 +1,8 @@
 """Counts of many runs: an imputed last layer with near rows, through the public estimators."""
 
-import dataclasses
-
 import numpy as np
 import pytest
+from builders import brief_plain_gps
 from poisson_model import Poisson
 
 from deepemu import GP, Emulator, load, save
@@ -14,7 +13,6 @@ from deepemu.estimators.base import solvers_of
 from deepemu.files import codec
 from deepemu.observations.gaussian import GaussianNoise
 from deepemu.runtime import devices
-from deepemu.training import structures
 from deepemu.training.plan import SCORING_OF_LATENTS
 
 # Fewer near rows than by default are compiled in half of the time.
@@ -35,23 +33,17 @@ def counts(n, seed=0):
     return x, rng.poisson(rates(x)).astype(float)
 
 
-def fitted(emulator, x, y, n_iter):
-    """With plain processes of so few iterations, where users have 80."""
-    brief = dataclasses.replace(structures.GUIDED_PLAIN, n_iter=n_iter, n_chains=4, n_imputations=3)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(structures, "GUIDED_PLAIN", brief)
-        return emulator.fit(x, y)
-
-
 @pytest.fixture(scope="module")
 def plain():
     x, y = counts(200)
-    return fitted(GP(**LARGE), x, y[:, 0], 16)
+    with brief_plain_gps(16):
+        return GP(**LARGE).fit(x, y[:, 0])
 
 
 @pytest.fixture(scope="module")
 def deep():
-    return fitted(Emulator(**FEW, effort="quick"), *counts(N), 4)
+    with brief_plain_gps(4):
+        return Emulator(**FEW, effort="quick").fit(*counts(N))
 
 
 def test_recovers_a_rate(plain):

@@ -5,6 +5,7 @@ import functools
 import jax
 import numpy as np
 import pytest
+from builders import brief_plain_gps
 from scipy import stats
 from scipy.special import expit
 
@@ -401,7 +402,8 @@ def deep():
     x = np.linspace(0, 1, 20)[:, None]
     y = rng.negative_binomial(5, 5 / (5 + np.exp(np.column_stack([function(x), 2 - function(x)]))))
     few = {"n_chains": 4, "n_iter": 6, "kernel": "squared_exponential"}
-    return DGP(observation="negative_binomial", **few).fit(x, y)
+    with brief_plain_gps(8):
+        return DGP(observation="negative_binomial", **few).fit(x, y)
 
 
 def test_a_deep_emulator_of_two_kinds_of_counts(deep):
