@@ -3,6 +3,7 @@
 import datetime
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -90,6 +91,39 @@ def test_the_names_of_new_rows_are_checked(library, method, changed, message):
 
 
 @LIBRARIES
+def test_names_that_are_given_after_the_fit_are_compared_too(library):
+    """As `deepemu fit` does, which fits arrays; names of other columns altogether say nothing."""
+    emulator = GP().fit(X, Y).name_columns(["width", "depth"], ["force"])
+    right, swapped = X_named(library), FRAMES[library]({"depth": X[:, 1], "width": X[:, 0]})
+    with warnings.catch_warnings(action="error"):
+        np.testing.assert_array_equal(emulator.predict(right), emulator.predict(X))
+    np.testing.assert_array_equal(
+        emulator.posterior_.moments(right).mean[:, 0], emulator.predict(X)
+    )
+    for refuses in (emulator.predict, emulator.posterior_.moments):
+        with pytest.raises(InputError, match=r"X has the columns \['depth', 'width'\]; they must"):
+            refuses(swapped)
+    other = FRAMES[library]({"a": X[:, 0], "b": X[:, 1]})
+    assert emulator.posterior_.moments(other).mean.shape == (len(X), 1)
+
+
+@LIBRARIES
+def test_outputs_in_another_order_are_refused(library):
+    both = {"u": Y, "v": 100 + Y}
+    right, swapped = (FRAMES[library]({k: both[k] for k in order}) for order in ("uv", "vu"))
+    emulator = GP().fit(X, right)
+    posterior, score = emulator.posterior_, emulator.score(X, right)
+    assert score > 0.99 and posterior.log_density(X, right).shape == (len(X),)
+    more = X + 0.01
+    for refuses in (emulator.score, posterior.log_density, posterior.compared):
+        with pytest.raises(InputError, match=r"y has the columns \['v', 'u'\]; they must be"):
+            refuses(X, swapped)
+    for refuses in (emulator.update, posterior.condition_on):
+        with pytest.raises(InputError, match=r"y has the columns \['v', 'u'\]; they must be"):
+            refuses(more, swapped)
+
+
+@LIBRARIES
 def test_rows_without_names_are_noted(library):
     emulator = GP().fit(X_named(library), Y)
     with pytest.warns(UserWarning, match="X does not have valid feature names"):
@@ -100,6 +134,27 @@ def test_rows_without_names_are_noted(library):
 def test_libraries_can_be_mixed(library, of_arrays):
     emulator = GP().fit(pd.DataFrame(COLUMNS), SERIES[library]("force", Y))
     np.testing.assert_array_equal(emulator.predict(X_named(library)), of_arrays.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (pd.Series(pd.date_range("2020", periods=9)), "y has dtype Datetime.*; convert it to"),
+        (np.ma.array(Y, mask=[1] + [0] * 8), "y has masked values; fill them in"),
+        ([str(each) for each in Y], "y has dtype <U.*; convert it to numbers first"),
+        (0.5, r"y has the shape \(\); it must have the shape \(9, 1\)"),
+    ],
+)
+def test_outputs_beside_predictions_are_numbers(given, message, of_arrays):
+    for refuses in (of_arrays.posterior_.log_density, of_arrays.posterior_.condition_on):
+        with pytest.raises(InputError, match=message):
+            refuses(X, given)
+
+
+@pytest.mark.parametrize("given", ["0.1", np.ma.array([0.1, 0.2], mask=[0, 1])])
+def test_deviations_of_inputs_are_numbers(given, of_arrays):
+    with pytest.raises(InputError, match="input_std has"):
+        of_arrays.predict(X, input_std=given)
 
 
 UNUSABLE = {

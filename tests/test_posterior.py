@@ -410,7 +410,7 @@ def test_spreads_hold_for_all_rows_or_for_each(fitted, at):
         ([0.1, -0.1], "input_std has entries that are negative or not finite"),
         (np.nan, "input_std has entries that are negative or not finite"),
         (np.inf, "input_std has entries that are negative or not finite"),
-        ("wide", "input_std is a str; it must be an array of real numbers"),
+        ("wide", "input_std has dtype <U4; convert it to numbers first"),
     ],
 )
 def test_spreads_that_cannot_be_are_refused_in_one_sentence(emulators, at, wrong, message):
@@ -510,6 +510,22 @@ def test_cubature_rules_have_the_moments_of_normals(n):
     np.testing.assert_allclose(rule.weights @ points, 0.0, atol=1e-12)
     covariance = (points.T * rule.weights) @ points
     np.testing.assert_allclose(covariance[1:, 1:], 4.0 * np.eye(n), atol=1e-9 if n < 5 else 0.3)
+
+
+@pytest.mark.parametrize("width", [0.05, 0.2, 1.0])
+def test_a_step_in_one_uncertain_input_is_seen(width):
+    """Mean and standard deviation of a step from -1 to 1, a share of a deviation wide, at several
+    places, against fine sums."""
+    fine = np.linspace(-9.0, 9.0, 200_001)
+    mass = norm.pdf(fine) / norm.pdf(fine).sum()
+    rule = for_moments(np.array([True]))
+    for place in (0.0, 0.31, 1.2):
+        step = lambda z, place=place: np.tanh((z - place) / width)  # noqa: E731
+        of_rule, exact = (
+            (weights @ step(z), weights @ step(z) ** 2)
+            for z, weights in ((rule.offsets[:, 0], rule.weights), (fine, mass))
+        )
+        np.testing.assert_allclose(of_rule, exact, atol=1e-4)
 
 
 def test_quantiles_of_sharp_predictions_come_from_equally_likely_points():

@@ -163,7 +163,7 @@ def check_level(level: float) -> None:
 def outputs_of(y: ArrayLike, shape: tuple[int, int]) -> np.ndarray:
     """Outputs (m, q); one dimension will do for one output."""
     (outputs,) = checked(y=y)
-    if outputs.size != shape[0] * shape[1] or len(outputs) != shape[0]:
+    if outputs.size != shape[0] * shape[1] or outputs.shape[:1] != shape[:1]:
         raise InputError(f"y has the shape {outputs.shape}; it must have the shape {shape}.")
     return outputs.reshape(shape)
 

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from deepemu.data.checks import real_array, require
+from deepemu.data.frames import require_numbers
 from deepemu.errors import InputError
 
 Known = dict[str, Any]
@@ -25,6 +26,7 @@ def known_of(wanted: str | None, given: Known, shape: tuple[int, int]) -> np.nda
 
 
 def _checked(name: str, value: Any, shape: tuple[int, int]) -> np.ndarray:
+    require_numbers(value, name)
     array = real_array(name, value)
     if array.ndim == 1 and len(array) == shape[0]:
         array = array[:, None]

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 
 from deepemu.core.model.observation import Units
-from deepemu.data.checks import place_of, real_array, require_value
-from deepemu.data.frames import require_numbers
+from deepemu.data.checks import outputs_of, place_of, real_array, require_value
+from deepemu.data.frames import array_of, require_numbers
 from deepemu.data.known import require_alike
+from deepemu.data.names import require_order
 from deepemu.data.scaling import InputScale, input_scale_of
 from deepemu.data.sites import SiteData, first_rows, require_two_sites, sites_of
 from deepemu.errors import InputError
@@ -28,9 +29,7 @@ class Columns:
         """Rows (m, d) of finite numbers; the columns of a frame have the names of the fit, in their
         order."""
         names = self.inputs
-        if self.compares_names and hasattr(X, "columns"):
-            same = tuple(X.columns) == names
-            require_value(same, "X.columns", list(X.columns), f"{list(names)}")
+        self.require_input_names(X)
         if type(X) is np.ndarray and X.dtype == np.float64:
             x = X
         else:
@@ -43,6 +42,25 @@ class Columns:
         if not np.isfinite([x.min(), x.max()]).all():  # without an array of the size of X
             raise InputError("X contains NaN or infinite values; remove them.")
         return x
+
+    def require_input_names(self, X: Any) -> None:
+        """The names of the fit, if it had any; of names that were given later another order is
+        refused."""
+        if self.compares_names and hasattr(X, "columns"):
+            same = tuple(X.columns) == self.inputs
+            require_value(same, "X.columns", list(X.columns), f"{list(self.inputs)}")
+        require_order("X", X, self.inputs)
+
+    def outputs_of(self, y: Any, n_rows: int) -> np.ndarray:
+        """Outputs (m, q) of finite numbers; the columns of a frame are in the order of the fit."""
+        require_numbers(y, "y")
+        self.require_output_names(y)
+        return outputs_of(array_of(y), (n_rows, len(self.outputs)))
+
+    def require_output_names(self, y: Any) -> None:
+        """One output may have any name."""
+        if len(self.outputs) > 1:
+            require_order("y", y, self.outputs)
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,7 @@ class BaseEmulator(Predictor):
                 f"y_new has {outputs.shape[1]} column(s), but the emulator was fitted to "
                 f"{self.n_outputs_}; pass one column per output."
             )
+        before.runs.columns.require_output_names(y_new)
         given = given_of(noise_variance, exposure, trials)
         known = known_of(before.observation.known, given, outputs.shape)
         check_outputs(before.observation, outputs, known)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from deepemu.data.checks import not_fitted, require_flag, require_whole
+from deepemu.data.frames import array_of, names_of, require_numbers
 from deepemu.data.known import VARIANCE, Known, known_of
 from deepemu.estimators.regressor import Regressor, seed_from
 from deepemu.posterior.posterior import Posterior
@@ -35,6 +36,21 @@ class Predictor(Regressor):
         machine = Machine(self.device, self.n_jobs)
         same = machine == self.posterior_.machine
         return self.posterior_ if same else self.posterior_.on(machine)
+
+    def _checked_inputs(self, X: Any) -> ArrayLike:
+        """As scikit-learn checks them, and names that were given after the fit."""
+        columns = self._fitted().runs.columns
+        if columns.compares_names:
+            return super()._checked_inputs(X)
+        columns.require_input_names(X)
+        if names_of(X) == columns.inputs:
+            require_numbers(X, "X")
+            X = array_of(X)
+        return super()._checked_inputs(X)
+
+    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+        self._fitted().runs.columns.require_output_names(y)
+        return super().score(X, y, sample_weight)
 
     def _known_of_new(self, X: ArrayLike, *given: ArrayLike | None) -> np.ndarray | None:
         """What is known of new outputs at the rows of X."""

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike
 from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.ensemble import member_weights
 from deepemu.core.model.observation import Units, stretched_mixture
-from deepemu.data.checks import deviations_of, outputs_of
+from deepemu.data.checks import deviations_of
+from deepemu.data.frames import require_numbers
 from deepemu.data.runs import Runs, renamed
 from deepemu.ensembles import prediction
 from deepemu.ensembles.prediction import Chain
@@ -86,7 +87,7 @@ class Fit:
     ) -> Any:
         """An answer about outputs and the mixture at the rows of X, slab by slab."""
         x, units = self.runs.columns.inputs_of(X), self._units_of(known)
-        outputs = outputs_of(y, (len(x), self.runs.y.shape[1]))
+        outputs = self.runs.columns.outputs_of(y, len(x))
 
         def of_slab(at: slice) -> Any:
             found, of_rows = self._mixture(self.runs.scale.to_core(x[at])), units.at(at)
@@ -168,6 +169,7 @@ class Fit:
     ) -> Any:
         """Rows grouped by which of their inputs are uncertain, so that no row's cubature depends
         on the others."""
+        require_numbers(input_std, "input_std")
         std, scale = deviations_of(input_std, x.shape), self.runs.scale
 
         def spread(at: np.ndarray) -> Mixture:

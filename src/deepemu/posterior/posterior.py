@@ -18,7 +18,6 @@ from deepemu.core.nodes.node import Joint
 from deepemu.data.checks import (
     check_level,
     is_whole,
-    outputs_of,
     real_array,
     require,
     require_key,
@@ -202,7 +201,7 @@ class Posterior(Fit):
         )
         x, before = self.runs.columns.inputs_of(X), self.runs
         require_varied_columns(before.x, x)
-        outputs = outputs_of(y, (len(x), before.y.shape[1]))
+        outputs = before.columns.outputs_of(y, len(x))
         self.observation.check(outputs)
         runs = grown(before, x, outputs, self.observation)
         n_old = before.sites.n_sites
