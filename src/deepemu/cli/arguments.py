@@ -136,8 +136,8 @@ def add_fit(parser: argparse.ArgumentParser) -> None:
         "--checkpoint", type=Path, metavar="FILE",
         help="keep what is trained here: if the fit is killed, the same command goes on from it",
     )  # fmt: skip
-    add("--chains", type=_whole, help="chains of each deep structure (default: 8)")
-    add("--iterations", type=_whole, help="iterations of each chain (default: 200)")
+    add("--chains", type=_whole, help="chains of each deep structure, at least 4 (default: 8)")
+    add("--iterations", type=_whole, help="iterations of each chain (default: 80)")
     add(
         "--seed", type=_seed, default=0,
         help="the same seed gives the same emulator; another, other random numbers (default: 0)",
