@@ -1,5 +1,6 @@
 """Solvers, observation models and kernels from outside the package train and predict through it."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.stats import poisson
 from deepemu import DGP, GP
 from deepemu.core.kernels import families
 from deepemu.errors import InputError
+from deepemu.training import structures
 
 SHORT = {"n_chains": 4, "kernel": "squared_exponential"}
 AT = np.array([[0.21], [0.5], [0.93]])
@@ -78,7 +80,11 @@ def deep(counts):
 
 @pytest.fixture(scope="module")
 def plain_large(counts):
-    return GP(observation=Poisson(), solver="vecchia").fit(*counts)
+    """In a third of the iterations that users have."""
+    brief = dataclasses.replace(structures.GUIDED_PLAIN, n_iter=80)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structures, "GUIDED_PLAIN", brief)
+        return GP(observation=Poisson(), solver="vecchia").fit(*counts)
 
 
 def rate(x):
