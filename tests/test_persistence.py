@@ -338,8 +338,7 @@ def test_a_class_of_the_users_own_cannot_be_saved_and_the_old_file_stays(file, d
 
     before = file.read_bytes()
     with pytest.raises(
-        InputError,
-        match="emulator is a Mine; only GP, DGP, Emulator, GPClassifier, DGPClassifier can be",
+        InputError, match="emulator is a Mine; only GP, DGP, Emulator, .* can be saved"
     ):
         deepemu.save(Mine().fit(*data[:2]), file)
     assert file.read_bytes() == before

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from builders import brief_plain_gps
 from eigen_solver import ByEigenvalues
 from normal_kernel import SHORTER, Normal
 from poisson_model import Poisson
@@ -80,7 +81,8 @@ def deep(counts):
 
 @pytest.fixture(scope="module")
 def plain_large(counts):
-    return GP(observation=Poisson(), solver=NEAR_ROWS).fit(*counts)
+    with brief_plain_gps(80):
+        return GP(observation=Poisson(), solver=NEAR_ROWS).fit(*counts)
 
 
 def rate(x):

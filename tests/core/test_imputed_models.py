@@ -12,10 +12,12 @@ from oracles import Process
 from programs import quick_jit as jit
 
 from deepemu.core.inference import guided, impute, last_layer
+from deepemu.core.inference.hidden_posterior import HiddenPosterior
 from deepemu.core.inference.steps import Guided
 from deepemu.core.model.network import Data, Network, layer_log_density, log_likelihood
 from deepemu.core.model.observation import Units
 from deepemu.core.nodes import roots
+from deepemu.core.nodes.anchored import Anchored
 from deepemu.core.nodes.over_anchors import DenseOverAnchors
 from deepemu.observations.binomial import Binomial
 from deepemu.observations.counts import NegativeBinomial, ZeroInflatedNegativeBinomial
@@ -171,3 +173,30 @@ def test_weights_are_minus_the_curvature():
         step[row, 0] = 1e-4
         curvature = (value(at + step) - 2.0 * value(at) + value(at - step)) / 1e-8
         np.testing.assert_allclose(found[row, 0], -curvature, rtol=1e-4, atol=1e-5)
+
+
+def test_hidden_layers_do_not_ask_nodes_that_do_not_read_them():
+    """Their log posterior changes as the densities of all nodes of the last layer do."""
+    model, rng = NegativeBinomial(), np.random.default_rng(4)
+    hidden = [Process("matern52", np.array([0.7]), 1.0, 1e-4)]
+    last = [
+        Process("matern52", np.array([0.8, 0.9]), 1.3, 1e-2),
+        Process("matern52", np.array([np.inf, np.inf]), 1.0, 1e-6),
+    ]
+    layers, params = (layer_of(hidden), layer_of(last)), params_of([hidden, last])
+    network = Network(1, layers, model, DenseOverAnchors(), Anchored())
+    used, anchors = jnp.asarray((np.arange(N) < N_SITES).astype(float)), jnp.arange(3)
+    data = Data(jnp.asarray(X), used, None, None, anchors)
+    values = jnp.asarray(rng.standard_normal((N, 2))) * used[:, None]
+    posterior = HiddenPosterior.of(network, params, data, (values,))
+    whites = [(jnp.asarray(rng.standard_normal((1, 3))),) for _ in range(2)]
+
+    def in_full(v):
+        latents = (*posterior.carry(v), values)
+        return layer_log_density(network, 1, params, latents, data) - 0.5 * jnp.sum(v[0] ** 2)
+
+    change = [posterior.log_posterior(v) for v in whites]
+    expected = [in_full(v) for v in whites]
+    np.testing.assert_allclose(change[1] - change[0], expected[1] - expected[0], rtol=1e-9)
+    nodes, *_ = posterior._last(posterior.carry(whites[0]))
+    assert nodes.scale.shape == (1,)

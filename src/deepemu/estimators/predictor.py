@@ -52,11 +52,13 @@ class Predictor(Regressor):
         self._fitted().runs.columns.require_output_names(y)
         return super().score(X, y, sample_weight)
 
-    def _known_of_new(self, X: ArrayLike, *given: ArrayLike | None) -> np.ndarray | None:
-        """What is known of new outputs at the rows of X."""
-        posterior = self._fitted()
-        shape = len(np.asarray(X)), self.n_outputs_
-        return known_of(posterior.observation.known, given_of(*given), shape)
+    def _asked(
+        self, X: ArrayLike, *given: ArrayLike | None
+    ) -> tuple[Posterior, ArrayLike, np.ndarray | None]:
+        """The posterior, checked rows X, and what is known of new outputs there."""
+        posterior, at = self._fitted(), self._checked_inputs(X)
+        shape = len(np.asarray(at)), self.n_outputs_
+        return posterior, at, known_of(posterior.observation.known, given_of(*given), shape)
 
     # --- using ----------------------------------------------------------------------------------
 
@@ -86,9 +88,8 @@ class Predictor(Regressor):
         number of trials is one, and noise whose variance was given at the runs is none.
         """
         require_flag("latent", latent)
-        at = self._checked_inputs(X)
-        known = self._known_of_new(at, noise_variance, exposure, trials)
-        found = self._fitted().moments(at, input_std, known, latent)
+        posterior, at, known = self._asked(X, noise_variance, exposure, trials)
+        found = posterior.moments(at, input_std, known, latent)
         shaped = self.posterior_.runs.shaped
         return (shaped(found.mean), shaped(found.std)) if return_std else shaped(found.mean)
 
@@ -104,9 +105,8 @@ class Predictor(Regressor):
 
         Quantiles of the mixture itself, which need not be symmetric about the mean.
         """
-        at = self._checked_inputs(X)
-        known = self._known_of_new(at, noise_variance, exposure, trials)
-        low, high = self._fitted().interval(at, level, known=known)
+        posterior, at, known = self._asked(X, noise_variance, exposure, trials)
+        low, high = posterior.interval(at, level, known=known)
         return self.posterior_.runs.shaped(low), self.posterior_.runs.shaped(high)
 
     def quantiles(
@@ -118,9 +118,8 @@ class Predictor(Regressor):
         trials: ArrayLike | None = None,
     ) -> np.ndarray:
         """Quantiles of new outputs, (levels, m), or (levels, m, q) for 2-d y."""
-        at = self._checked_inputs(X)
-        known = self._known_of_new(at, noise_variance, exposure, trials)
-        found = self._fitted().quantiles(at, levels, known=known)
+        posterior, at, known = self._asked(X, noise_variance, exposure, trials)
+        found = posterior.quantiles(at, levels, known=known)
         return self.posterior_.runs.shaped(found)
 
     def log_density(
@@ -132,9 +131,8 @@ class Predictor(Regressor):
         trials: ArrayLike | None = None,
     ) -> np.ndarray:
         """Log predictive density (m,), or log probability, of outputs y at the rows of X."""
-        at = self._checked_inputs(X)
-        known = self._known_of_new(at, noise_variance, exposure, trials)
-        return self._fitted().log_density(at, y, known)
+        posterior, at, known = self._asked(X, noise_variance, exposure, trials)
+        return posterior.log_density(at, y, known)
 
     def gradient(self, X: ArrayLike) -> Pair:
         """Derivatives of the mean and of the variance in each input, (m, d), or (m, q, d) for 2-d

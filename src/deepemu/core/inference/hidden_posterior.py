@@ -108,8 +108,17 @@ class HiddenPosterior:
         return value, jax.tree.map(jnp.subtract, of_whites, whites)
 
     def _last(self, latents: Latents) -> tuple[Node, Array, Array, Sites]:
+        """The last layer's nodes that read hidden layers; the density of others has no v."""
         last, every = self.network.depth - 1, (*latents, *self.last)
-        return layer_parts(self.network, last, self.params, every, self.data)
+        nodes, inputs, targets, sites = layer_parts(
+            self.network, last, self.params, every, self.data
+        )
+        n_hidden, reads = self.network.n_hidden(last), self.network.layers[last].reads
+        kept = [k for k, columns in enumerate(reads) if any(columns[:n_hidden])]
+        if len(kept) in (0, len(reads)):
+            return nodes, inputs, targets, sites
+        some = lambda each: each[jnp.array(kept)]  # noqa: E731
+        return jax.tree.map(some, nodes), inputs, some(targets), jax.tree.map(some, sites)
 
     def _to_layers(self, of_inputs: Array) -> Latents:
         """The columns (n, P) of the last layer's inputs that are outputs of each hidden layer; zero
