@@ -26,7 +26,7 @@ def moves(settings, of):
 def test_moves_are_guided_where_they_can_be():
     assert moves({}, problem()) == (Guided(), DenseOverAnchors())
     assert moves({"sweep": "guided"}, problem(Vecchia())) == (Guided(), Vecchia())
-    assert moves({}, problem(observation=Poisson())) == (NodeWise(), Dense())
+    assert moves({}, problem(observation=Poisson())) == (Guided(), DenseOverAnchors())
     assert moves({}, problem(ByEigenvalues())) == (NodeWise(), ByEigenvalues())
     assert moves({}, problem(Vecchia(), Poisson())) == (Guided(), Vecchia())
 
@@ -60,7 +60,7 @@ NEAR_ROWS = {"solver": "vecchia"}
     ("settings", "of", "message"),
     [
         ({"sweep": "leaps"}, problem(), "sweep is 'leaps'; it must be one of auto, node, layer"),
-        ({"sweep": "guided"}, problem(observation=Poisson()), "no such moves for this solver"),
+        ({"sweep": "guided"}, problem(ByEigenvalues()), "no such moves for this solver"),
         ({"sweep": "guided", "inference": "full_bayes"}, problem(), "no such moves"),
         ({"sweep": "node"} | NEAR_ROWS, problem(Vecchia()), "has anchors in hidden layers"),
         ({"inference": "full_bayes"} | NEAR_ROWS, problem(Vecchia()), "has anchors in hidden"),
