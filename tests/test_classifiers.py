@@ -5,8 +5,10 @@ import warnings
 
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
+import polars as pl
 import pytest
-from builders import as_many_inputs
+from builders import as_many_inputs, brief_plain_gps
 from scipy.integrate import quad
 from scipy.special import expit, softmax
 from sklearn.utils import estimator_checks
@@ -147,6 +149,22 @@ def test_probabilities_are_recovered(fitted):
     np.testing.assert_allclose(
         fitted.log_density(AT, fitted.predict(AT)), np.log(found.max(axis=1))
     )
+
+
+@pytest.mark.parametrize("kind", [pd.Series, pl.Series, np.array, list])
+def test_labels_that_look_like_numbers_stay_words(kind):
+    x, labels = np.linspace(0, 1, 12)[:, None], kind(["1", "10"] * 6)
+    with brief_plain_gps(4):
+        classifier = GPClassifier(kernel=KERNEL).fit(x, labels)
+    assert classifier.classes_.tolist() == ["1", "10"]
+    assert set(classifier.predict(x)) <= {"1", "10"}
+
+
+def test_a_fit_that_fails_leaves_the_classes(fitted):
+    classes = fitted.classes_.copy()
+    with pytest.raises(ValueError, match="inconsistent numbers of samples"):
+        fitted.fit(np.zeros((5, 1)), ["u", "v"] * 3)
+    np.testing.assert_array_equal(fitted.classes_, classes)
 
 
 def test_files_hold_labels(fitted, tmp_path):

@@ -12,6 +12,7 @@ from scipy.special import expit
 from deepemu import DGP, GP, InputError, load, save
 from deepemu.core.distributions import Gaussian, Mixture
 from deepemu.core.model.observation import Units
+from deepemu.observations import quadrature
 from deepemu.observations.binomial import Binomial
 from deepemu.observations.choice import MODELS
 from deepemu.observations.counts import (
@@ -24,6 +25,7 @@ from deepemu.observations.counts import (
 )
 from deepemu.observations.noise import CENTRE, HeteroscedasticNoise, KnownNoise
 from deepemu.observations.student import HEAVINESS, SIZE, StudentT
+from deepemu.posterior.comparison import scores_of
 from deepemu.runtime import devices
 
 # --- predictive distributions, by sums over a fine grid of latents --------------------------------
@@ -190,6 +192,88 @@ def test_quantiles_are_the_least_outputs_with_enough_below(case):
         step = case.model.spacing or 1e-3
         assert case.expected("cdf", np.round(y, 9)) >= level - 1e-5
         assert case.expected("cdf", np.round(y, 9) - step) < level
+
+
+def logs_on_a_grid(log_given, mean, std, low, high):
+    """log E p(y | f) by a fine sum over f between two ends."""
+    f = np.linspace(low, high, 400_001)
+    each = stats.norm.logpdf(f, mean, std) + log_given(f)
+    return each.max() + np.log(np.trapezoid(np.exp(each - each.max()), f))
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "y", "mean", "std"),
+    [
+        (Poisson(), 1.0, 1500, np.log(100), 0.3),
+        (Poisson(), 1.0, 300, np.log(1000), 0.1),
+        (Binomial(), 1000.0, 600, -2.0, 0.2),
+        (Binomial(), 500.0, 100, 3.0, 0.2),
+    ],
+)
+def test_outputs_many_deviations_off_have_their_density(model, size, y, mean, std):
+    """Where the likelihood is far from the latent's mean, as at a step that was not foreseen."""
+    latents = Gaussian(np.full((1, 1, 1), mean), np.full((1, 1, 1), std**2))
+    units = Units(np.zeros(1), np.array([size]))
+    found = model.log_density_of(np.array([[[y / size]]]), latents, units).item()
+    given = {
+        Poisson: lambda f: stats.poisson.logpmf(y, np.exp(f)),
+        Binomial: lambda f: stats.binom.logpmf(y, int(size), expit(f)),
+    }[type(model)]
+    np.testing.assert_allclose(found, logs_on_a_grid(given, mean, std, -9.0, 9.0), rtol=1e-6)
+
+
+@pytest.mark.parametrize("power", [1, 2])
+@pytest.mark.parametrize(("mean", "std"), [(0.3, 0.7), (2.0, 1.001), (5.0, 10.0), (10.0, 50.0)])
+def test_shares_of_any_latent_are_averages(mean, std, power):
+    z = np.linspace(-9.0, 9.0, 400_001)
+    weights = stats.norm.pdf(z) / stats.norm.pdf(z).sum()
+    latent = Gaussian(np.array(mean), np.array(std**2))
+    found = quadrature.expected_share(quadrature.HOST, latent, power)
+    np.testing.assert_allclose(found, weights @ expit(mean + std * z) ** power, rtol=1e-7)
+
+
+@pytest.mark.parametrize("var", [1.0, 25.0, 70.0])
+def test_quantiles_of_counts_of_any_spread(var):
+    """The median of counts of a log-normal rate is near that of the rate."""
+    found = Mixture(Gaussian(np.zeros((1, 1, 1)), np.full((1, 1, 1), var)), np.ones((1, 1)))
+    units = Units(np.zeros(1), np.array([10.0]))
+    assert abs(units.to_user(Poisson().quantile(0.5, found, units)).item() - 10.0) <= 1.0
+
+
+def test_outputs_between_counts_have_no_probability():
+    units, y = Units(np.zeros(1), np.array([4.0])), np.array([[[2.5 / 4.0]]])
+    for model in (Poisson(), Binomial(), ZeroInflatedPoisson()):
+        shape = (1, 1, model.n_latents(1))
+        assert model.log_density_of(y, Gaussian(np.zeros(shape), np.ones(shape)), units) == -np.inf
+
+
+def test_common_nodes_have_no_noise_of_rows():
+    """Also where the last layer's nugget and scale are given."""
+    x, y = FEW, np.array([1.0, 2, 0, 3, 4, 2])
+    problem = GP(observation="negative_binomial", nugget=0.1)
+    with brief_plain_gps(4):
+        (trained,) = problem.fit(x, y).posterior_.structures
+    nuggets = np.exp(np.asarray(trained.imputed.params[-1].log_nugget)).reshape(-1, 2)[0]
+    np.testing.assert_allclose(nuggets, [0.1, 1e-6], rtol=1e-9)
+
+
+def test_scores_and_draws_know_exposures():
+    rng = np.random.default_rng(4)
+    x, exposure = np.linspace(0, 1, 30)[:, None], np.linspace(1, 100, 30)
+    y = rng.poisson(exposure * np.exp(x[:, 0])).astype(float)
+    with brief_plain_gps(8):
+        emulator = GP(observation="poisson").fit(x, y, exposure=exposure)
+    assert emulator.score(x, y, exposure=exposure) > 0.95
+    assert emulator.score(x, y) < 0.0
+    drawn = emulator.sample_y(x, 200, exposure=exposure)
+    mean = emulator.predict(x, exposure=exposure)
+    np.testing.assert_allclose(drawn.mean(axis=1), mean, rtol=0.3)
+
+
+def test_equal_outputs_have_a_finite_score():
+    found = Mixture(Gaussian(np.zeros((1, 5, 1)), np.ones((1, 5, 1))), np.ones((1, 5)))
+    scores = scores_of(np.ones((5, 1)), found, Poisson(), Units(np.zeros(1), np.ones(1)))
+    assert np.isfinite(scores["crps"])
 
 
 def test_outputs_that_cannot_be_have_no_probability(case):

@@ -211,6 +211,19 @@ def test_many_deep_chains_do_not_outvote_a_few_plain_processes():
     np.testing.assert_allclose(stacking.starting_weights(both[2:]), 1 / 8)
 
 
+def test_rows_that_no_chain_foresees_say_nothing(rng):
+    """All log densities -inf, or a chain without weight far ahead of the others."""
+    log_density = rng.normal(size=(3, 12, 1))
+    start, everywhere = np.array([0.5, 0.5, 0.0]), np.ones((3, 12), bool)
+    usual = stacking.stacking_weights(log_density[:, 1:], everywhere[:, 1:], start)
+    log_density[:, 0] = -np.inf
+    for ahead in (-np.inf, 2000.0):
+        log_density[2, 0] = ahead
+        found = stacking.stacking_weights(log_density, everywhere, start)
+        assert found[2] == 0.0 and np.all(np.isfinite(found))
+        np.testing.assert_allclose(found[:2], usual[:2], atol=0.05)
+
+
 @pytest.mark.parametrize(("narrow", "is_refuted"), [(0.2, True), (1.05, False)])
 def test_twins_that_noise_clearly_beats_have_no_weight(rng, narrow, is_refuted):
     """Outputs are standard normal; twins predict a smaller standard deviation, far too small or

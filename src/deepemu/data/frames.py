@@ -25,10 +25,15 @@ def array_of(data: Any) -> Any:
     Python objects become doubles: scikit-learn looks for NaN before it converts them, and would
     overlook None.
     """
-    found = _opened(data)
-    values = data if found is None else found.to_numpy()
+    values = values_of(data)
     holds_objects = isinstance(values, np.ndarray) and values.dtype == object
     return values.astype(np.float64) if holds_objects else values
+
+
+def values_of(data: Any) -> Any:
+    """The values of a frame or series as they are; anything else as it is."""
+    found = _opened(data)
+    return data if found is None else found.to_numpy()
 
 
 def require_numbers(data: Any, name: str) -> None:

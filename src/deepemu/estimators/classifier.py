@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from deepemu.core.model.priors import Prior
 from deepemu.core.nodes.solver import Solver
 from deepemu.data.checks import require
-from deepemu.data.frames import array_of
+from deepemu.data.frames import values_of
 from deepemu.errors import InputError
 from deepemu.estimators.base import BaseEmulator
 from deepemu.estimators.dgp import DGP
@@ -33,8 +33,16 @@ class Classifier(BaseEmulator):
         classes, numbers = np.unique(labels, return_inverse=True)
         only = ", ".join(map(repr, classes.tolist())) or "none"
         require(len(classes) > 1, f"y has one class only, {only}; a classifier needs at least two.")
+        before = vars(self).get("classes_")
         self.classes_ = classes
-        return super().fit(X, numbers.ravel().astype(float))
+        try:
+            return super().fit(X, numbers.ravel().astype(float))
+        except BaseException:  # what was fitted before stays
+            if before is None:
+                del self.classes_
+            else:
+                self.classes_ = before
+            raise
 
     def update(self, X_new: ArrayLike, y_new: ArrayLike) -> Self:  # type: ignore[override]
         """Add rows and resume training, as `GP.update` does."""
@@ -60,7 +68,9 @@ class Classifier(BaseEmulator):
         """Log probability (m,) of labels y at the rows of X."""
         return super().log_density(X, self._numbers_of(y))
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(  # type: ignore[override]
+        self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None
+    ) -> float:
         """The share of rows whose class is the most probable one."""
         from sklearn.metrics import accuracy_score
 
@@ -100,19 +110,10 @@ def _labels_of(y: ArrayLike) -> np.ndarray:
     require(
         y is not None, "y is None: a classifier requires y to be passed, but the target y is None."
     )
-    given = y if isinstance(y, np.ndarray | list) else np.asarray(array_or_labels(y))
-    labels = column_or_1d(given, warn=True)
+    labels = column_or_1d(np.asarray(values_of(y)), warn=True)
     assert_all_finite(labels, input_name="y")
     check_classification_targets(labels)
     return np.asarray(labels)
-
-
-def array_or_labels(y: Any) -> Any:
-    """The values of a series; labels that are words stay as they are."""
-    try:
-        return array_of(y)
-    except (TypeError, ValueError):
-        return y.to_numpy()
 
 
 class GPClassifier(Classifier, GP):

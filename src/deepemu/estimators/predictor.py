@@ -48,9 +48,20 @@ class Predictor(Regressor):
             X = array_of(X)
         return super()._checked_inputs(X)
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
+    def score(
+        self,
+        X: ArrayLike,
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> float:
+        """The coefficient of determination R² of the mean, averaged over outputs."""
+        from sklearn.metrics import r2_score
+
         self._fitted().runs.columns.require_output_names(y)
-        return super().score(X, y, sample_weight)
+        mean = self.predict(X, exposure=exposure, trials=trials)
+        return float(r2_score(y, mean, sample_weight=sample_weight))
 
     def _asked(
         self, X: ArrayLike, *given: ArrayLike | None
@@ -141,13 +152,21 @@ class Predictor(Regressor):
         keep = (slice(None), 0) if self.posterior_.runs.columns.one_dimensional else slice(None)
         return np.asarray(found.mean)[keep], np.asarray(found.var)[keep]
 
-    def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+    def sample_y(
+        self,
+        X: ArrayLike,
+        n_samples: int = 1,
+        random_state: Any = 0,
+        noise_variance: ArrayLike | None = None,
+        exposure: ArrayLike | None = None,
+        trials: ArrayLike | None = None,
+    ) -> np.ndarray:
         """Joint draws at the rows of X: (m, n_samples), or (m, q, n_samples) for 2-d y.
 
         Each draw takes one imputed network and draws every layer jointly over the rows; its
         distance from the mean is scaled as the standard deviation of `predict` is.
         """
         require_whole("n_samples", n_samples)
-        posterior = self._fitted()
-        draws = posterior.sample(self._checked_inputs(X), int(n_samples), seed_from(random_state))
+        posterior, at, known = self._asked(X, noise_variance, exposure, trials)
+        draws = posterior.sample(at, int(n_samples), seed_from(random_state), known)
         return np.moveaxis(self.posterior_.runs.shaped(draws), 0, -1)

@@ -61,12 +61,6 @@ class Regressor(metaclass=ABCMeta):
     def predict(self, X: ArrayLike) -> Any:
         """The mean at the rows of X."""
 
-    def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The coefficient of determination R² of the mean, averaged over outputs."""
-        from sklearn.metrics import r2_score
-
-        return float(r2_score(y, self.predict(X), sample_weight=sample_weight))
-
     def _checked_inputs(self, X: Any) -> ArrayLike:
         """X with the columns of the fit, by scikit-learn's rules; a posterior checks its values,
         and all of a plain array that has no names to be compared."""

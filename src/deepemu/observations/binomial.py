@@ -66,7 +66,7 @@ class Binomial(Imputed):
         """log t! / (y! (t − y)!), and impossible below zero and above t."""
         inside = np.clip(y, 0.0, size)
         ways = gammaln(size + 1.0) - gammaln(inside + 1.0) - gammaln(size - inside + 1.0)
-        return np.where(inside == y, ways, -np.inf)
+        return np.where((inside == y) & (y == np.round(y)), ways, -np.inf)
 
     def given(
         self, y: np.ndarray, size: np.ndarray, f: np.ndarray, *further: np.ndarray
@@ -86,9 +86,8 @@ class Binomial(Imputed):
 
     def function_moments(self, latents: Gaussian, units: Units) -> Gaussian:
         """Of p."""
-        mean = quadrature.expected(TRACED.expit, latents)
-        square = quadrature.expected(lambda f: TRACED.expit(f) ** 2, latents)
-        return Gaussian(mean, square - mean**2)
+        mean, square = (quadrature.expected_share(TRACED, latents, power) for power in (1, 2))
+        return Gaussian(mean, TRACED.maximum(square - mean**2, 0.0))
 
     def moments(self, latents: Gaussian, units: Units) -> Gaussian:
         """E y/t = E p and Var y/t = E p(1 − p)/t + Var p."""

@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 Function = Callable[[np.ndarray], np.ndarray]
-# Each halves the bracket: from a hundred standard deviations to a rounding error.
-N_HALVINGS = 60
+# Each halves the bracket: from a hundred standard deviations to a rounding error, or on a grid from
+# the largest double to one step.
+N_HALVINGS, N_HALVINGS_ON_GRID = 60, 1100
 N_DOUBLINGS = 60
 # The error of the CRPS falls with the square of their number: some 1e-4 of it.
 N_POINTS = 128
@@ -33,7 +34,7 @@ def quantile(
             break
         reach = high - low
         low, high = np.where(above, low - reach, low), np.where(below, high + reach, high)
-    for _ in range(N_HALVINGS):
+    for _ in range(N_HALVINGS_ON_GRID if np.any(np.asarray(step) > 0.0) else N_HALVINGS):
         middle = 0.5 * (low + high)
         inside = cdf(on_grid(middle)) >= level
         low, high = np.where(inside, low, middle), np.where(inside, middle, high)

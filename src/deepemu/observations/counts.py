@@ -67,8 +67,9 @@ class Counts(Imputed):
         return np.log(y / size), y**-0.5
 
     def log_constant(self, y: np.ndarray, size: np.ndarray) -> Any:
-        """−log y!, and impossible below zero."""
-        return np.where(y < 0.0, -np.inf, -gammaln(np.maximum(y, 0.0) + 1.0))
+        """−log y!, and impossible below zero and between counts."""
+        possible = (y >= 0.0) & (y == np.round(y))
+        return np.where(possible, -gammaln(np.maximum(y, 0.0) + 1.0), -np.inf)
 
     def draw(self, generator: np.random.Generator, latents: np.ndarray, units: Units) -> np.ndarray:
         f, *further = self.apart(latents)
@@ -201,7 +202,7 @@ class ZeroInflated(Counts):
         """E y = (1 − π) E y' and E y² = (1 − π) E y'² of the counts y'."""
         own, logit = self._halves(latents)
         counts = self.inside.moments(own, units)
-        rest = 1.0 - quadrature.expected(TRACED.expit, logit)
+        rest = quadrature.expected_share(TRACED, _opposite(logit))
         square = rest * (counts.var + counts.mean**2)
         mean = rest * counts.mean
         return Gaussian(mean, square - mean**2)
@@ -210,10 +211,12 @@ class ZeroInflated(Counts):
         """Of (1 − π) exp f, a product of independent variables."""
         own, logit = self._halves(latents)
         rate = self.inside.function_moments(own, units)
-        rest = quadrature.expected(lambda g: TRACED.expit(-g), logit)
-        square = quadrature.expected(lambda g: TRACED.expit(-g) ** 2, logit)
+        rest, square = (
+            quadrature.expected_share(TRACED, _opposite(logit), power) for power in (1, 2)
+        )
         mean = rest * rate.mean
-        return Gaussian(mean, square * (rate.var + rate.mean**2) - mean**2)
+        var = square * (rate.var + rate.mean**2) - mean**2
+        return Gaussian(mean, TRACED.maximum(var, 0.0))
 
     def drawn(self, generator: np.random.Generator, mean: np.ndarray, *further: Any) -> np.ndarray:
         *own, logit = further
@@ -223,7 +226,12 @@ class ZeroInflated(Counts):
 
 def _share(logit: Gaussian) -> np.ndarray:
     """E π."""
-    return np.asarray(quadrature.expected(quadrature.HOST.expit, logit))
+    return np.asarray(quadrature.expected_share(quadrature.HOST, logit))
+
+
+def _opposite(logit: Gaussian) -> Gaussian:
+    """The logit of 1 − π."""
+    return Gaussian(-logit.mean, logit.var)
 
 
 @dataclass(frozen=True)

@@ -185,7 +185,8 @@ def _total(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def _log_total(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    return logsumexp(values, b=weights, axis=0)
+    with np.errstate(divide="ignore"):  # weights far away from the latent's mean are none
+        return logsumexp(values + np.log(weights), axis=0)
 
 
 def summed(y: np.ndarray, size: np.ndarray, site: np.ndarray) -> Replicates:

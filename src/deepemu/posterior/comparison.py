@@ -74,7 +74,8 @@ def scores_of(
     (n, q), in core units, of which those of normal outputs are standard deviations."""
     crps = observation.crps(y, found, units)
     if observation.imputed:
-        crps = units.size * crps / np.std(units.to_user(y), axis=0)
+        spread = np.std(units.to_user(y), axis=0)
+        crps = np.asarray(units.size * crps / np.where(spread > 0.0, spread, 1.0))
     return {
         "crps": float(np.mean(crps)),
         "log_score": float(np.mean(observation.mixed_log_density(y, found, units))),

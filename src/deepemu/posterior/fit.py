@@ -53,7 +53,8 @@ class Fit:
         """Predictions share the arrays of the fit: nobody may write to them any more."""
         runs, stacked = self.runs, self.stacked
         sites = runs.sites
-        held = runs.x, runs.y, runs.scale.low, runs.scale.span, sites.x, sites.units
+        of_runs = runs.x, runs.y, runs.units, runs.known
+        held = of_runs, runs.scale.low, runs.scale.span, sites.x, sites.units
         held_out = stacked.weights, stacked.stretch, stacked.held_out
         trained = [(each.imputed, each.trace) for each in self.structures]
         freeze((held, sites.site_of_row, sites.observed, held_out, trained))

@@ -28,6 +28,7 @@ CLEAR = 2.0
 # The predictions of a group use weights and stretches from the other groups.
 N_GROUPS = 5
 LEAST_WEIGHT, SMALLEST_WEIGHT = 1e-9, 1e-3
+IMPOSSIBLE = -1e6
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,9 @@ def stacking_weights(
     """
     n_chains = len(log_density)
     counts = np.broadcast_to(mask[..., None], log_density.shape).reshape(n_chains, -1)
-    log_density = np.where(counts, log_density.reshape(n_chains, -1), -np.inf)
+    # What all chains take for impossible says nothing about them.
+    log_density = np.maximum(log_density.reshape(n_chains, -1), IMPOSSIBLE)
+    log_density = np.where(counts & (start[:, None] > 0.0), log_density, -np.inf)
     density = np.exp(log_density - log_density.max(axis=0))
     weights = start
     for _ in range(n_steps):

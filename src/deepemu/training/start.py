@@ -4,7 +4,7 @@ import numpy as np
 
 from deepemu._types import Array
 from deepemu.core.inference import impute, sem
-from deepemu.core.model.network import Latents, LayerParams, Network, Params
+from deepemu.core.model.network import Latents, LayerParams, LayerSpec, Network, Params
 from deepemu.data.checks import require
 from deepemu.data.sites import SiteData
 from deepemu.observations.model import Observation
@@ -14,17 +14,22 @@ from deepemu.training.plan import Plan
 
 # Of the mixing of inputs in the hidden layers of chains at their start.
 SPREAD = 0.3
+NUGGET_OF_COMMON = 1e-6
 
 
 def starting_params(network: Network, scales: list[float], nuggets: list[float]) -> Params:
-    """Lengthscales of 1, and the given scale and nugget for each layer."""
-    return tuple(
-        LayerParams(
-            np.zeros((spec.width, spec.n_columns)),
-            np.full(spec.width, np.log(scale)),
-            np.full(spec.width, np.log(nugget)),
-        )
-        for spec, scale, nugget in zip(network.layers, scales, nuggets, strict=True)
+    """Lengthscales of 1, and the given scale and nugget for each layer; a node that reads no column
+    has one standard normal value at all rows."""
+    given = zip(network.layers, scales, nuggets, strict=True)
+    return tuple(_of_layer(spec, scale, nugget) for spec, scale, nugget in given)
+
+
+def _of_layer(spec: LayerSpec, scale: float, nugget: float) -> LayerParams:
+    reads = np.any(np.asarray(spec.reads), axis=1)
+    return LayerParams(
+        np.zeros((spec.width, spec.n_columns)),
+        np.log(np.where(reads, scale, 1.0)),
+        np.log(np.where(reads, nugget, NUGGET_OF_COMMON)),
     )
 
 
