@@ -108,6 +108,15 @@ def test_names_that_are_given_after_the_fit_are_compared_too(library):
 
 
 @LIBRARIES
+def test_a_posterior_compares_names_of_any_frame(library):
+    posterior = GP().fit(X_named(library), Y).posterior_
+    expected = posterior.moments(X).mean
+    np.testing.assert_array_equal(posterior.moments(X_named(library)).mean, expected)
+    with pytest.raises(InputError, match=r"X.columns is \['depth', 'width'\]; it must be"):
+        posterior.moments(FRAMES[library]({"depth": X[:, 1], "width": X[:, 0]}))
+
+
+@LIBRARIES
 def test_outputs_in_another_order_are_refused(library):
     both = {"u": Y, "v": 100 + Y}
     right, swapped = (FRAMES[library]({k: both[k] for k in order}) for order in ("uv", "vu"))

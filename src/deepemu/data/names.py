@@ -11,9 +11,8 @@ def names_of_outputs(y: Any, n_outputs: int) -> tuple[str, ...]:
     return names_of(y) or (("y",) if n_outputs == 1 else numbered("y", n_outputs))
 
 
-def require_order(name: str, data: Any, known: tuple[str, ...]) -> None:
-    """Refuse a frame that has some of the known columns, but others too or in another order."""
-    found = names_of(data)
+def require_order(name: str, found: tuple[str, ...], known: tuple[str, ...]) -> None:
+    """Refuse names of some of the known columns, but others too or in another order."""
     if found != known and set(found) & set(known):
         raise InputError(f"{name} has the columns {list(found)}; they must be {list(known)}.")
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from deepemu.core.model.observation import Units
 from deepemu.data.checks import outputs_of, place_of, real_array, require_value
-from deepemu.data.frames import array_of, require_numbers
+from deepemu.data.frames import array_of, names_of, require_numbers
 from deepemu.data.known import require_alike
 from deepemu.data.names import require_order
 from deepemu.data.scaling import InputScale, input_scale_of
@@ -46,10 +46,11 @@ class Columns:
     def require_input_names(self, X: Any) -> None:
         """The names of the fit, if it had any; of names that were given later another order is
         refused."""
-        if self.compares_names and hasattr(X, "columns"):
-            same = tuple(X.columns) == self.inputs
-            require_value(same, "X.columns", list(X.columns), f"{list(self.inputs)}")
-        require_order("X", X, self.inputs)
+        found = names_of(X)
+        if self.compares_names and found:
+            require_value(found == self.inputs, "X.columns", list(found), f"{list(self.inputs)}")
+        else:
+            require_order("X", found, self.inputs)
 
     def outputs_of(self, y: Any, n_rows: int) -> np.ndarray:
         """Outputs (m, q) of finite numbers; the columns of a frame are in the order of the fit."""
@@ -60,7 +61,7 @@ class Columns:
     def require_output_names(self, y: Any) -> None:
         """One output may have any name."""
         if len(self.outputs) > 1:
-            require_order("y", y, self.outputs)
+            require_order("y", names_of(y), self.outputs)
 
 
 @dataclass(frozen=True)
